@@ -45,10 +45,10 @@ class Rejected(str):
     """Why an edit cannot be used."""
 
 
-Edit = Candidate | Rejected | ModelFailed
+Edit = Texts | Rejected | ModelFailed
 """What became of one edit."""
 
-Step = tuple[Candidate, Edit]
+Step = tuple[Texts, Edit]
 """What was edited, and the result."""
 
 
@@ -60,22 +60,20 @@ def key_of(texts: Texts) -> Key:
 class Growth:
     """The edits of one round.
 
-    A branch is one critique of a prompt of the beam, and `branch_factor` edits by it, one after the other: each is an
-    edit of that prompt, or of one of the edits that the branch has made so far, drawn by the seed. Where a model fails,
-    that edit is lost, and the branch goes on; without a critique it asks for one once more. No branch waits for
-    another one. A prompt is run once on training samples, which all its critiques are made from. The result of a branch
-    does not depend on the others, so several may come to the same texts.
+    A branch is one critique of a prompt of the beam, and `branch_factor` edits by it. Each is made from that prompt, or
+    from one of the edits before it, as the seed draws it; it waits for that one only. Where a model fails, or its edit
+    cannot be used, what was to be made from the edit is made from its parent. A critique that fails takes the place of
+    an edit, and is asked for once more. A prompt is run once on training samples, which all its critiques are made
+    from. The result of a branch does not depend on the others, so several may come to the same texts.
 
     Args:
         tools: What the search works with.
         round_number: Counts the rounds, from 1.
-        known: The candidates of earlier rounds.
     """
 
-    def __init__(self, tools: Tools, *, round_number: int, known: Mapping[Key, Candidate]) -> None:
+    def __init__(self, tools: Tools, *, round_number: int) -> None:
         self._tools = tools
         self._round = round_number
-        self._known = known
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
         self._others = [name for name in tools.prompts if name not in self._edited]
         self._batches: dict[int, Batch] = {}
@@ -89,7 +87,7 @@ class Growth:
         """Begin as many branches at each prompt as it says.
 
         Returns:
-            The edits with their parents, in the order of the prompts, of their branches, and in which they were made.
+            The edits with their parents, which come before them, in the order of the prompts and of their branches.
         """
         grown = await concurrently(self._grow(start, count) for start, count in branches.items())
         return [step for of_prompt in grown for of_branch in of_prompt for step in of_branch]
@@ -104,32 +102,48 @@ class Growth:
         return await concurrently(self._branch(start, branch, experiments) for branch in range(branches))
 
     async def _branch(self, start: Candidate, branch: int, experiments: Sequence[Experiment]) -> list[Step]:
-        tools, found, usable = self._tools, list[Step](), [start]
+        n_edits, root = self._tools.options.branch_factor, -1
+        places = [f"{start.number}/{branch}/{number}" for number in range(n_edits)]
+        keys: list[tuple[str | int, ...]] = [
+            (self._tools.options.seed, self._round, *key_of(start.texts), branch, n) for n in range(n_edits)
+        ]
+        steps: dict[int, Step] = {}
         critique: str | None = None
-        for number in range(tools.options.branch_factor):
-            key: tuple[str | int, ...] = (tools.options.seed, self._round, *key_of(start.texts), branch, number)
-            place = f"{start.number}/{branch}/{number}"
-            parent = usable[seed_of("parent", *key) % len(usable)]
-            edit: Edit
+        for number in range(min(2, n_edits)):
             try:
-                if critique is None:
-                    critique = await self._criticise(start, experiments, place, seed_of("critique", *key))
-                edit = await self._edit(parent, critique, place, key)
+                critique = await self._criticise(start, experiments, places[number], seed_of("critique", *keys[number]))
+                break
             except ModelFailed as exc:
-                tools.counts["lost_branches"] += 1
-                logger.warning("lightning.apo_branch_lost round=%d edit=%s: %s", self._round, place, exc)
-                edit = exc
-            found.append((parent, edit))
-            if critique is None and number:
-                break  # it has been asked twice
-            if isinstance(edit, Candidate):
-                usable.append(edit)
-        return found
+                steps[number] = start.texts, self._lost(places[number], exc)
+        if critique is None:
+            return list(steps.values())
+        numbers = range(len(steps), n_edits)
+        made_from = {n: [root, *numbers[:at]][seed_of("parent", *keys[n]) % (at + 1)] for at, n in enumerate(numbers)}
+
+        async def edit(number: int, parent: Texts) -> None:
+            result: Edit
+            try:
+                result = await self._edit(parent, critique, places[number], keys[number])
+            except ModelFailed as exc:
+                result = self._lost(places[number], exc)
+            steps[number] = parent, result
+            await edit_on(number, parent if isinstance(result, Rejected | ModelFailed) else result)
+
+        async def edit_on(parent: int, texts: Texts) -> None:
+            await concurrently(edit(number, texts) for number in numbers if made_from[number] == parent)
+
+        await edit_on(root, start.texts)
+        return [steps[number] for number in sorted(steps)]
+
+    def _lost(self, place: str, failure: ModelFailed) -> ModelFailed:
+        self._tools.counts["lost_branches"] += 1
+        logger.warning("lightning.apo_branch_lost round=%d edit=%s: %s", self._round, place, failure)
+        return failure
 
     async def _criticise(self, start: Candidate, experiments: Sequence[Experiment], place: str, seed: int) -> str:
         tools = self._tools
-        reviewed = [tools.shown(name, start) for name in self._edited]
-        others = [tools.shown(name, start) for name in self._others]
+        reviewed = [tools.shown(name, start.texts) for name in self._edited]
+        others = [tools.shown(name, start.texts) for name in self._others]
 
         async def criticise() -> Answer:
             return await tools.critic.criticise(reviewed, experiments, other_prompts=others, seed=seed)
@@ -137,7 +151,7 @@ class Growth:
         tools.counts["critic_calls"] += 1
         return tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
 
-    async def _edit(self, parent: Candidate, critique: str, place: str, key: tuple[str | int, ...]) -> Edit:
+    async def _edit(self, parent: Texts, critique: str, place: str, key: tuple[str | int, ...]) -> Edit:
         """Have each prompt edited that the critique is about."""
         tools = self._tools
         shown = {name: tools.shown(name, parent) for name in (*self._edited, *self._others)}
@@ -148,17 +162,16 @@ class Growth:
             return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
 
         # Failures are not saved: after a resume there may be another parent in this place, or another critique.
-        asked = seed_of(critique, *key_of(parent.texts))
+        asked = seed_of(critique, *key_of(parent))
 
         async def edited(name: str) -> str:
             tools.counts["editor_calls"] += 1
             return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}/{asked}", lambda: rewrite(name)))
 
         answers = await concurrently(edited(name) for name in self._edited)
-        texts = {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
+        texts = {**parent, **dict(zip(self._edited, answers, strict=True))}
         for name in self._edited:
             if reason := why_unusable(texts[name], tools.prompt(name, parent)):
                 logger.info("lightning.apo_edit_rejected place=%s prompt=%s: %s", place, name, reason)
                 return Rejected(reason)
-        # Where several branches come to the same texts, the store enters them once, as an edit of the first parent.
-        return self._known.get(key_of(texts)) or await tools.trials.enter(texts, parent)
+        return texts

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightning_apo.candidate import Candidate, Result, best_first, compare, proves_gain
+from lightning_apo.candidate import Candidate, Result, Texts, best_first, compare, proves_gain
 from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
 from lightning_apo.models import ModelFailed
 from lightning_apo.plan import plan_search
@@ -19,7 +19,7 @@ from lightning_core.errors import AlgorithmError, NoRewards
 
 logger = logging.getLogger(__name__)
 
-SEARCH_VERSION = 3
+SEARCH_VERSION = 4
 """Another one where the same rewards lead to other prompts: a run that was begun with it begins anew."""
 
 FINALISTS = 4
@@ -68,7 +68,7 @@ class BeamSearch:
         # Both means are then over the same samples.
         both = [reward for reward, other in zip(after, before, strict=True) if other is not None]
         return Result(
-            best_prompts={name: self._tools.prompt(name, best) for name in self._tools.prompts},
+            best_prompts={name: self._tools.prompt(name, best.texts) for name in self._tools.prompts},
             score=best.score if gain is None else estimate(both),
             gain=gain,
             rejections=dict(self._tools.rejections),
@@ -121,12 +121,12 @@ class BeamSearch:
         already = self._tools.trials.asked
         # Places of the beam that are still empty go to the prompts that are there, the best ones first.
         branches = Counter(self._beam[place % len(self._beam)] for place in range(options.beam_width))
-        growth = Growth(self._tools, round_number=round_number, known=self._candidates)
+        growth = Growth(self._tools, round_number=round_number)
         before = self._rewards()
         grown = await growth.run(branches)
         require_answers([edit for _, edit in grown], round_number=round_number)
-        children = [child for parent, edit in grown if (child := self._adopt(edit, parent, round_number)) is not None]
-        field = list(dict.fromkeys([*self._beam, *children]))
+        children = [await self._adopt(edit, parent, round_number) for parent, edit in grown]
+        field = list(dict.fromkeys([*self._beam, *(child for child in children if child is not None)]))
         tried = await self._race(field, share - (self._tools.trials.asked - already), step=f"{round_number}")
         self._require_rewards(growth.batches, tried, round_number)
         if failure := failure_of_all([*growth.batches, *tried]):
@@ -290,19 +290,21 @@ class BeamSearch:
         for candidate in self._candidates.values():
             candidate.rewards = before.get(candidate, {})
 
-    def _adopt(self, edit: Edit, parent: Candidate, round_number: int) -> Candidate | None:
-        """Count an edit, and return its candidate, where there is one."""
+    async def _adopt(self, edit: Edit, parent: Texts, round_number: int) -> Candidate | None:
+        """Count an edit, and return its candidate, if any. Equal edits are one, with the parent of the first."""
         if isinstance(edit, ModelFailed):
             return None
         if isinstance(edit, Rejected):
             self._tools.counts["rejected"] += 1
             self._tools.rejections[edit] += 1
             return None
-        if (known := self._candidates.get(key_of(edit.texts))) is not None:
+        if (known := self._candidates.get(key_of(edit))) is not None:
             self._tools.counts["duplicates"] += 1
             return known
-        edit.parent, edit.round_number = self._candidates[key_of(parent.texts)].number, round_number
-        return self._admit(edit)
+        edited = self._candidates[key_of(parent)]
+        child = await self._tools.trials.enter(edit, edited)
+        child.parent, child.round_number = edited.number, round_number
+        return self._admit(child)
 
     def _admit(self, candidate: Candidate) -> Candidate:
         candidate.number = len(self._candidates)

@@ -149,10 +149,10 @@ class Tools:
         self.counts["own_output_tokens"] += answer.output_tokens
         return answer.text
 
-    def prompt(self, name: str, candidate: Candidate) -> PromptTemplate:
-        """Return one of a candidate's prompts."""
-        return self.prompts[name].model_copy(update={"template": candidate.texts[name]})
+    def prompt(self, name: str, texts: Texts) -> PromptTemplate:
+        """Return one of the prompts with these texts."""
+        return self.prompts[name].model_copy(update={"template": texts[name]})
 
-    def shown(self, name: str, candidate: Candidate) -> ShownPrompt:
-        """Return one of a candidate's prompts as models are shown it."""
-        return ShownPrompt.of(name, self.prompt(name, candidate))
+    def shown(self, name: str, texts: Texts) -> ShownPrompt:
+        """Return one of the prompts with these texts as models are shown it."""
+        return ShownPrompt.of(name, self.prompt(name, texts))

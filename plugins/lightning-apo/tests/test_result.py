@@ -94,16 +94,33 @@ async def test_no_branch_waits_for_another_one(models: ToyModels) -> None:
         edited.set()
         return edit_by_lot(template, seed)
 
-    async def wait_for_an_edit() -> None:
+    async def wait_for_an_edit(model: str) -> None:
         nonlocal waiting
-        waiting += 1
-        if waiting == 2:  # the last critic to be asked answers only when there is some edit
+        waiting += model == "critic"
+        if model == "critic" and waiting == 2:  # the last critic to be asked answers only when there is some edit
             await asyncio.wait_for(edited.wait(), timeout=20)
 
-    models.edit, models.before_critique = edit, wait_for_an_edit
+    models.edit, models.before_answer = edit, wait_for_an_edit
     result = await fit(ToyRun(), models, beam_rounds=1)
     assert result.metrics["lost_branches"] == 0
     assert edited.is_set()
+
+
+async def test_edits_by_one_critique_that_do_not_depend_on_each_other_are_made_at_once(models: ToyModels) -> None:
+    waiting, are_two = 0, asyncio.Event()
+
+    async def wait_for_another_edit(model: str) -> None:
+        nonlocal waiting
+        waiting += model == "editor"
+        if waiting == 2:
+            are_two.set()
+        if model == "editor":
+            await asyncio.wait_for(are_two.wait(), timeout=20)
+
+    models.before_answer = wait_for_another_edit
+    result = await fit(ToyRun(), models, beam_rounds=1, beam_width=1, branch_factor=6)
+    assert result.metrics["lost_branches"] == 0
+    assert waiting == 6
 
 
 async def test_where_the_samples_of_a_round_are_lost_by_all_the_beam_stays(models: ToyModels) -> None:

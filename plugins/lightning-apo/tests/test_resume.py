@@ -27,9 +27,13 @@ async def search(models: ToyModels, run: ToyRun, **options: Any) -> dict[str, An
 
 
 async def history(run: ToyRun) -> dict[str, Any]:
+    """Return the state, with the number of the parent in the store in place of resources."""
     saved = await run.store.load_state(STATE)  # type: ignore[attr-defined]
-    for candidate in saved["state"]["candidates"]:
-        del candidate["resources_id"]
+    candidates = saved["state"]["candidates"]
+    numbers = {candidate["resources_id"]: number for number, candidate in enumerate(candidates)}
+    for candidate in candidates:
+        entered = await run.store.get_resources_by_id(candidate.pop("resources_id"))  # type: ignore[attr-defined]
+        candidate["parent in the store"] = numbers.get(entered.parent_id)
     state: dict[str, Any] = saved["state"]
     return state
 
@@ -58,6 +62,7 @@ async def test_the_whole_history_is_the_same_whatever_is_slow(models: ToyModels)
         histories.append(await search(models, a_run(latency=latency), seed=3))
     assert histories[0] == histories[1] == histories[2]
     assert len(histories[0]["candidates"]) > 5
+    assert all(each["parent in the store"] == each["parent"] for each in histories[0]["candidates"])
     models.latency = None
     assert await search(models, a_run(), seed=4) != histories[0]
 

@@ -38,7 +38,8 @@ class ToyModels:
         """What is replied to a request with this seed in place of an answer."""
         self.finish: Callable[[dict[str, Any], web.Response], web.Response] = lambda request, answer: answer
         """What becomes of an answer to a request."""
-        self.before_critique: Callable[[], Awaitable[None]] | None = None
+        self.before_answer: Callable[[str], Awaitable[None]] | None = None
+        """Awaited with the name of the model that is asked."""
         self.keys: set[str | None] = set()
         self.error = "out of order"
 
@@ -75,9 +76,9 @@ class ToyModels:
         if self.status != 200:
             return web.json_response({"error": {"message": self.error}}, status=self.status)
         text, seed = request["messages"][0]["content"], request["seed"]
+        if self.before_answer is not None:
+            await self.before_answer(request["model"])
         if request["model"] == "critic":
-            if self.before_critique is not None:
-                await self.before_critique()
             answer = self.critique(text, seed)
         else:
             template = TEMPLATE.search(text)
