@@ -1,6 +1,7 @@
 """What the tests of all packages share."""
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import AsyncIterator, Generator
@@ -61,6 +62,15 @@ sys.addaudithook(_note_process)
 
 LONGEST = "plugins/lightning-verl/tests/e2e/test_trainings.py"
 """Begins first, so that two processes end together."""
+
+
+gc.disable()  # until thousands of tests, and all that they import, are there for good
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of each later garbage collection, which would take most of a second."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
