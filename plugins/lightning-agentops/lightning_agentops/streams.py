@@ -6,7 +6,8 @@ call that is cancelled, and a stream, do not come back to where they began.
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry import trace as otel
@@ -39,15 +40,8 @@ def in_its_own_context(factory: Factory, find_parent: FindParent) -> Factory:
         record = factory(tracer)
 
         def call(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            outer = find_parent() or otel.get_current_span()
-            token = attach(otel.set_span_in_context(outer))
-            try:
+            with _own_context(find_parent):
                 return record(wrapped, instance, args, kwargs)
-            except BaseException as exc:
-                _end_failed(outer, exc)
-                raise
-            finally:
-                detach(token)
 
         return call
 
@@ -62,27 +56,28 @@ def in_its_own_context_async(factory: Factory, find_parent: FindParent) -> Facto
         record = factory(tracer)
 
         async def call(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-            outer = find_parent() or otel.get_current_span()
-            token = attach(otel.set_span_in_context(outer))
-            try:
+            with _own_context(find_parent):
                 return await record(wrapped, instance, args, kwargs)
-            except BaseException as exc:
-                _end_failed(outer, exc)
-                raise
-            finally:
-                detach(token)
 
         return call
 
     return make
 
 
-def _end_failed(outer: otel.Span, error: BaseException) -> None:
-    """End the span of a call that was cancelled: AgentOps has left it current, and open."""
-    span = otel.get_current_span()
-    if span is not outer and span.is_recording():
-        _fail(span, error)
-        span.end()
+@contextmanager
+def _own_context(find_parent: FindParent) -> Iterator[None]:
+    outer = find_parent() or otel.get_current_span()
+    token = attach(otel.set_span_in_context(outer))
+    try:
+        yield
+    except BaseException as exc:
+        span = otel.get_current_span()
+        if span is not outer and span.is_recording():  # of a call that was cancelled: AgentOps has left it open
+            _fail(span, exc)
+            span.end()
+        raise
+    finally:
+        detach(token)
 
 
 def _fail(span: otel.Span, error: BaseException) -> None:

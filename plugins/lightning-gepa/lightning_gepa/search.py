@@ -25,7 +25,6 @@ from lightning_core.algorithm.estimates import estimate
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate, RolloutMode
 from lightning_gepa.options import Options
-from lightning_gepa.records import record_of
 
 logger = logging.getLogger(__name__)
 
@@ -310,3 +309,20 @@ def request_for(text: str, records: Sequence[Mapping[str, Any]], shown: ShownPro
         {"current_instruction_doc": mark, "dataset_with_feedback": records, "prompt_template": template}
     )
     return request.replace(mark, text, 1)
+
+
+def record_of(run: Experiment) -> dict[str, Any]:
+    """Return a run as the model reads it that rewrites a prompt: a heading for each name, the parts that there are."""
+    record: dict[str, Any] = {"Task": run.task}
+    parts: dict[str, Sequence[str]] = {
+        "Conversation, with calls of tools and their results": run.turns,
+        "Operations": run.operations,
+        "Messages of the agent": run.messages,
+    }
+    record |= {name: list(texts) for name, texts in parts.items() if texts}
+    if run.reward is None:
+        return {**record, "Failure": run.failure}
+    return {
+        **record,
+        "Reward": ", ".join(f"{name} {value:g}" for name, value in run.rewards.items()) or f"{run.reward:g}",
+    }

@@ -2,8 +2,7 @@
 
 from lightning_apo.experiment import Experiment
 from lightning_apo.messages import ShownPrompt
-from lightning_gepa.records import record_of
-from lightning_gepa.search import request_for
+from lightning_gepa.search import record_of, request_for
 
 from lightning_core import PromptTemplate
 
