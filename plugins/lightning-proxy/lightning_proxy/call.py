@@ -171,10 +171,6 @@ def _quarter(count: int) -> int:
     return -(-count // 4)
 
 
-class HungUp(ClientGone):
-    """The agent does not wait for the answer any more."""
-
-
 class CancelScope:
     """A block, in the task that answers a call, which `abort` cancels, and the agent by hanging up.
 
@@ -184,7 +180,7 @@ class CancelScope:
 
     Raises:
         Refused: When the block was cancelled, or the server stops.
-        HungUp: When the agent is gone.
+        ClientGone: When the agent is gone.
     """
 
     def __init__(self, call: Call) -> None:
@@ -230,7 +226,7 @@ class CancelScope:
     async def _wait_closed(self) -> None:
         await self._request.wait_closed()
         if not self._request.is_done:  # the server says the same of a complete answer
-            self._cancel(HungUp())
+            self._cancel(ClientGone())
 
     def _cancel(self, cause: Exception) -> None:
         if self._is_open and self._cause is None and self._task is not None:

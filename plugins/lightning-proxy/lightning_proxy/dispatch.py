@@ -52,28 +52,19 @@ _PASSED_ON = frozenset(
 _PASSED_ON_CONVERTED = frozenset({"content-type", "accept", "idempotency-key"})
 
 
+@dataclass(eq=False)
 class _TryAgain(Exception):
     """A try that failed before anything was answered."""
 
-    def __init__(
-        self,
-        refused: Refused,
-        *,
-        is_elsewhere: bool,
-        is_last: bool,
-        asked_seconds: float | None = None,
-        answer: WholeAnswer | None = None,
-    ) -> None:
-        super().__init__(refused.message)
-        self.refused = refused
-        self.is_elsewhere = is_elsewhere
-        """Whether a replica is there that was not tried yet, and can be at once."""
-        self.is_last = is_last
-        """Whether another try at the same one would not help."""
-        self.asked_seconds = asked_seconds
-        """The wait that the backend asks for; None for the usual pause."""
-        self.answer = answer
-        """What the backend said."""
+    refused: Refused
+    is_elsewhere: bool
+    """Whether a replica is there that was not tried yet, and can be at once."""
+    is_last: bool
+    """Whether another try at the same one would not help."""
+    asked_seconds: float | None = None
+    """The wait that the backend asks for; None for the usual pause."""
+    answer: WholeAnswer | None = None
+    """What the backend said."""
 
 
 @dataclass(frozen=True, slots=True)

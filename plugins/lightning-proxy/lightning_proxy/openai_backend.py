@@ -17,7 +17,6 @@ from pydantic import PositiveInt
 from yarl import URL
 
 from lightning_core.errors import ConfigError
-from lightning_core.registry import check_options
 from lightning_proxy.backend import (
     Backend,
     BackendAnswer,
@@ -78,8 +77,7 @@ class OpenAIBackend(Backend):
         chat_only: Whether it speaks chat, but not Anthropic's messages and OpenAI's responses.
 
     Raises:
-        ConfigError: When `api_base` is not a URL, the variable of the key is not set, or an option has a value that it
-            does not take.
+        ConfigError: When `api_base` is not a URL, or the variable of the key is not set.
     """
 
     def __init__(
@@ -96,16 +94,6 @@ class OpenAIBackend(Backend):
         return_token_ids: bool | None = None,
         chat_only: bool = False,
     ) -> None:
-        given: dict[str, Any] = {
-            "api_base": api_base,
-            "api_key": api_key,
-            "headers": headers,
-            "return_token_ids": return_token_ids,
-            "chat_only": chat_only,
-        }
-        given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
-        given |= {"max_connections": max_connections, "max_answer_bytes": max_answer_bytes}
-        check_options("OpenAIBackend", given, OpenAIBackend)
         # As OpenAI's client does: the variables are one provider's, and its key is not for another.
         base = (
             os.environ.get(_BASE_VARIABLE) or _PUBLIC_BASE

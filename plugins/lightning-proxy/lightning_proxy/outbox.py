@@ -87,7 +87,8 @@ class Outbox:
         self._attempts: dict[Owner, _Attempt] = {}
         self._numbers = Batcher(self._number)
         self._ready: list[Ticket] = []
-        self._unsent_spans = 0
+        self.unsent = 0
+        """How many spans the store does not have yet."""
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -97,11 +98,6 @@ class Outbox:
         """Spans that were not stored: their rollout was deleted, the store was closed, or it cannot keep them."""
         self._lost_of: OrderedDict[Owner, str] = OrderedDict()
         """Attempts that are there and have lost spans, and why."""
-
-    @property
-    def unsent(self) -> int:
-        """How many spans the store does not have yet."""
-        return self._unsent_spans
 
     @property
     def is_busy(self) -> bool:
@@ -114,11 +110,11 @@ class Outbox:
         Raises:
             Refused: When too much has piled up.
         """
-        if self._unsent_spans >= self._max_spans or self._unsent_bytes >= self._max_bytes:
+        if self.unsent >= self._max_spans or self._unsent_bytes >= self._max_bytes:
             raise Refused(
                 503,
                 "store_behind",
-                f"{self._unsent_spans} recorded calls wait for the store, which is out of reach; try again in a moment",
+                f"{self.unsent} recorded calls wait for the store, which is out of reach; try again in a moment",
                 retry_after=2.0,
             )
 
@@ -142,7 +138,7 @@ class Outbox:
             return
         ticket.span, ticket.size = span, size
         attempt.unsent.add(ticket)
-        self._unsent_spans += 1
+        self.unsent += 1
         self._unsent_bytes += size
         self._ready.append(ticket)
         if self._sending is None and self._timer is None:
@@ -207,11 +203,11 @@ class Outbox:
             self._sending.cancel()
             await asyncio.wait((self._sending,))
         await self._numbers.cancel()
-        if self._unsent_spans:
-            self.lost += self._unsent_spans
+        if self.unsent:
+            self.lost += self.unsent
             logger.error(
                 "lightning.proxy_spans_lost spans=%d; the store was out of reach when the proxy stopped",
-                self._unsent_spans,
+                self.unsent,
             )
 
     # Numbers
@@ -272,7 +268,7 @@ class Outbox:
         for ticket in batch:
             attempt = self._attempts[ticket.owner]
             attempt.unsent.discard(ticket)
-            self._unsent_spans -= 1
+            self.unsent -= 1
             self._unsent_bytes -= ticket.size
             self._settle(ticket, attempt)
 

@@ -36,48 +36,6 @@ def report_url(llm: ProxyLLM, rollout_id: str, attempt_id: str) -> str:
     return llm.get_base_url(rollout_id, attempt_id).removesuffix("/v1") + REPORT_PATH
 
 
-class Reports:
-    """Takes reports of live attempts. They go to the store with the model calls, in the order in which they came.
-
-    Args:
-        attempts: Knows which attempts are live.
-        outbox: Brings spans to the store.
-    """
-
-    def __init__(self, attempts: LiveAttempts, outbox: Outbox) -> None:
-        self._attempts = attempts
-        self._outbox = outbox
-
-    async def take(self, call: Call) -> None:
-        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
-
-        Raises:
-            Refused: When the attempt is not live, or the report is none.
-        """
-        owner = call.owner
-        if owner is None:
-            raise Refused(
-                403,
-                "unattributed",
-                "the report belongs to no attempt: use the URL, or the key, that its agent was given",
-            )
-        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
-        self._outbox.require_room()
-        body = await call.request.read_body(_MAX_REPORT_BYTES)
-        spans = [
-            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
-            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
-        ]
-        if read_model_calls(spans):
-            raise Refused(
-                400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
-            )
-        self._attempts.require_not_ended(owner)  # the body took its time
-        for span in spans:
-            self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
-        await call.request.respond(204, b"", ())
-
-
 def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
     if not fields:
         raise Refused(400, "invalid_report", f"the report is not a JSON object with something in it; send {_EXAMPLE}")
@@ -117,7 +75,8 @@ class ControlRoutes:
       the attempt's own key, as runners do;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
       not with an attempt's key, which could take over the calls of others;
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; of a live attempt, which goes
+      to the store with the model calls, in the order in which they came;
     - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
       `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
       how it stands, and is controlled in its own process alone;
@@ -126,13 +85,15 @@ class ControlRoutes:
 
     Args:
         control: The proxy's.
-        reports: Takes reports.
+        attempts: Knows which attempts are live.
+        outbox: Brings spans to the store.
         has_keys: Whether the proxy has keys.
     """
 
-    def __init__(self, control: ProxyControl, reports: Reports, *, has_keys: bool) -> None:
+    def __init__(self, control: ProxyControl, attempts: LiveAttempts, outbox: Outbox, *, has_keys: bool) -> None:
         self._control = control
-        self._reports = reports
+        self._attempts = attempts
+        self._outbox = outbox
         self._has_keys = has_keys
 
     async def serve(self, call: Call) -> bool:
@@ -143,7 +104,7 @@ class ControlRoutes:
         """
         request, path, owner, role = call.request, call.path, call.owner, call.role
         if request.method == "POST" and path == REPORT_PATH:
-            await self._reports.take(call)
+            await self._report(call)
             return True
         if request.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
             if path == BIND_PATH and role <= Role.ATTEMPT:
@@ -163,6 +124,35 @@ class ControlRoutes:
             raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
         await request.respond_json(200, await self._take(request, path.removeprefix(CONTROL_PREFIX)))
         return True
+
+    async def _report(self, call: Call) -> None:
+        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
+
+        Raises:
+            Refused: When the attempt is not live, or the report is none.
+        """
+        owner = call.owner
+        if owner is None:
+            raise Refused(
+                403,
+                "unattributed",
+                "the report belongs to no attempt: use the URL, or the key, that its agent was given",
+            )
+        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
+        self._outbox.require_room()
+        body = await call.request.read_body(_MAX_REPORT_BYTES)
+        spans = [
+            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
+            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
+        ]
+        if read_model_calls(spans):
+            raise Refused(
+                400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
+            )
+        self._attempts.require_not_ended(owner)  # the body took its time
+        for span in spans:
+            self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
+        await call.request.respond(204, b"", ())
 
     async def _take(self, request: Request, what: str) -> Mapping[str, Any]:
         control = self._control

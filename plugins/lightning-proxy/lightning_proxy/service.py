@@ -26,7 +26,7 @@ from lightning_proxy.owner import Attribution, LiveAttempts, Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import App, IncomingBodies
-from lightning_proxy.routes import ControlRoutes, Reports
+from lightning_proxy.routes import ControlRoutes
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import LocalSpending, RefusalWaits
 
@@ -98,7 +98,8 @@ class ProxyService(ProxyServer):
         self.spending = LocalSpending(budget, settings.attempt_limits)
         routes = ControlRoutes(
             self if links is None else links.control,
-            Reports(self.attempts, self.outbox),
+            self.attempts,
+            self.outbox,
             has_keys=keys.required,
         )
         self.engine = Engine(

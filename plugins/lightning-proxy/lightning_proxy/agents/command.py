@@ -20,7 +20,7 @@ from lightning_core.errors import Fault, InvalidAgent, InvalidResult, InvalidTas
 from lightning_core.secrets import hide_in_text
 from lightning_core.types import NamedResources, Rollout
 from lightning_proxy.agents.briefing import NO_KEY, WANTED, Briefing, as_json, check_reward, reward_of_text
-from lightning_proxy.agents.program import Program, running
+from lightning_proxy.agents.program import Program
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """The variables of this process that every program gets, where they are set: what many do not start without."""
@@ -149,7 +149,7 @@ class CommandAgent(LitAgent[Any]):
     does.
 
     An exit status other than 0 fails the attempt, with the end of stderr; 75 is a fault. At its timeout, or when the
-    attempt is stopped, the program and all that it has started are ended; see `running` for what is promised.
+    attempt is stopped, the program and all that it has started are ended; see `Program` for what is promised.
 
     Args:
         command: The program and its arguments. No shell is involved: for one, write `["sh", "-c", "..."]`.
@@ -227,7 +227,7 @@ class CommandAgent(LitAgent[Any]):
 
     async def _run(self, environment: dict[str, str], briefing: Briefing) -> str:
         """Run the program to its end, and return what it printed."""
-        async with running(
+        async with Program(
             self.command,
             environment=environment,
             folder=self.folder,

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
 
@@ -56,10 +56,24 @@ _EOF_SECONDS = 1.0
 
 
 class Program:
-    """A program that runs; made by `running`.
+    """A program, which runs during an `async with` block; after it, however it is left, the program has ended.
+
+    What is promised: when the program ends, everything in its process group is killed. When it is stopped, so is what
+    it started in other groups or sessions, as long as the parents of these still run. When this process dies, even by
+    SIGKILL, its group is killed by a guard. What is not: a daemon, which has cut itself off from its parents and its
+    group, goes on.
 
     A thread waits for its end. It then kills what is left of the group, so that also an event loop that is blocked, or
     has ended, leaves nothing behind.
+
+    Args:
+        command: The program and its arguments.
+        environment: All of its variables.
+        folder: Where it runs.
+        stdin: The file that is its standard input.
+        max_output_bytes: How much of the end of stdout, and of stderr, is kept.
+        grace_seconds: How long it may take to end when it is stopped, before it is killed.
+        killed_seconds: How long to wait for the end of what was killed.
     """
 
     def __init__(
@@ -70,9 +84,10 @@ class Program:
         folder: str,
         stdin: Path,
         max_output_bytes: int,
-        grace_seconds: float,
-        killed_seconds: float,
+        grace_seconds: float = GRACE_SECONDS,
+        killed_seconds: float = _KILLED_SECONDS,
     ) -> None:
+        self._command, self._environment, self._folder, self._stdin = command, environment, folder, stdin
         self._loop = asyncio.get_running_loop()
         self._grace_seconds, self._killed_seconds = grace_seconds, killed_seconds
         self.stdout, self.stderr = Tail(max_output_bytes), Tail(max_output_bytes)
@@ -80,16 +95,35 @@ class Program:
         self._lock = threading.Lock()
         self._is_reaped = False
         self._transports: list[asyncio.BaseTransport] = []
+
+    async def __aenter__(self) -> Self:
+        """Start it.
+
+        Raises:
+            OSError: When that cannot be done.
+        """
+        self._start()
+        try:
+            await self._read()
+        except BaseException:
+            await self._aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._aclose()
+
+    def _start(self) -> None:
         self._guard = Guard()  # first: a program that starts before it is unguarded
         try:
-            with stdin.open("rb") as given:
+            with self._stdin.open("rb") as given:
                 self._process = subprocess.Popen(
-                    command,
+                    self._command,
                     stdin=given,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    cwd=folder,
-                    env=environment,
+                    cwd=self._folder,
+                    env=self._environment,
                     bufsize=0,
                     start_new_session=True,
                 )
@@ -177,52 +211,6 @@ class Program:
         with self._lock:
             if not self._is_reaped:
                 _signal_group(self._process.pid, number)
-
-
-@asynccontextmanager
-async def running(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    folder: str,
-    stdin: Path,
-    max_output_bytes: int,
-    grace_seconds: float = GRACE_SECONDS,
-    killed_seconds: float = _KILLED_SECONDS,
-) -> AsyncIterator[Program]:
-    """Run a program during the block; after it, however it is left, the program has ended.
-
-    What is promised: when the program ends, everything in its process group is killed. When it is stopped, so is what
-    it started in other groups or sessions, as long as the parents of these still run. When this process dies, even by
-    SIGKILL, its group is killed by a guard. What is not: a daemon, which has cut itself off from its parents and its
-    group, goes on.
-
-    Args:
-        command: The program and its arguments.
-        environment: All of its variables.
-        folder: Where it runs.
-        stdin: The file that is its standard input.
-        max_output_bytes: How much of the end of stdout, and of stderr, is kept.
-        grace_seconds: How long it may take to end when it is stopped, before it is killed.
-        killed_seconds: How long to wait for the end of what was killed.
-
-    Raises:
-        OSError: When it cannot be started.
-    """
-    program = Program(
-        command,
-        environment=environment,
-        folder=folder,
-        stdin=stdin,
-        max_output_bytes=max_output_bytes,
-        grace_seconds=grace_seconds,
-        killed_seconds=killed_seconds,
-    )
-    try:
-        await program._read()
-        yield program
-    finally:
-        await program._aclose()
 
 
 def _wait_for_end(process: "subprocess.Popen[Any]") -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from lightning_proxy.agents.program import running
+from lightning_proxy.agents.program import Program
 from programs import alive, python, run, run_until_timeout, shell
 
 from lightning_core.concurrency import Guard
@@ -88,7 +88,7 @@ async def test_timeout_leaves_what_the_program_had_said_in_a_span(tmp_path: Path
 async def test_program_may_end_by_itself_when_it_is_stopped(tmp_path: Path) -> None:
     farewell, ready = tmp_path / "farewell", tmp_path / "ready"
     (tmp_path / "stdin").write_bytes(b"")
-    async with running(
+    async with Program(
         ["sh", "-c", f"trap 'echo bye >{farewell}; exit 0' TERM; : >{ready}; while :; do sleep 0.05; done"],
         environment={"PATH": os.environ["PATH"]},
         folder=str(tmp_path),
@@ -211,7 +211,7 @@ def test_guard_that_is_released_kills_nobody() -> None:
 async def test_guard_that_was_killed_does_not_matter_to_the_program(tmp_path: Path) -> None:
     (tmp_path / "stdin").write_bytes(b"")
     before = {each.pid for each in psutil.Process().children()}
-    async with running(
+    async with Program(
         ["sh", "-c", "sleep 0.3; echo 1"],
         environment={"PATH": os.environ["PATH"]},
         folder=str(tmp_path),
@@ -232,7 +232,7 @@ async def test_many_programs_at_a_time_leave_no_process_thread_or_descriptor(tmp
     this = psutil.Process()
 
     async def one() -> str:
-        async with running(
+        async with Program(
             ["cat"],
             environment={"PATH": os.environ["PATH"]},
             folder=str(tmp_path),

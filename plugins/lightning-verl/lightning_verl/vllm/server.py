@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
-from lightning_proxy.agents.program import Program, running
+from lightning_proxy.agents.program import Program
 from lightning_proxy.model_list import ModelConfig
 
 from lightning_core.concurrency import Startable
@@ -99,7 +99,7 @@ class VLLMServer(Startable):
         """
         self.port = _free_port(self.host, self.port)
         where = ("--host", self.host, "--port", str(self.port))
-        server = running(
+        server = Program(
             [*self._command, "--model", *self._models(), *where, *self._options()],
             environment=os.environ,
             folder=os.getcwd(),
