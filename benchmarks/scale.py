@@ -32,6 +32,7 @@ from typing import Any, Final
 import psutil  # type: ignore[import-untyped]
 from http_store import agl_store, spans_of
 from lightning_http import LightningStoreClient
+from lightning_http.child import work_in_process
 from lightning_mongo.backend import MongoBackend
 from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
 from lightning_sqlite.backend import SqliteBackend
@@ -117,7 +118,7 @@ def run_runners(urls: Sequence[str], numbers: Sequence[int], heartbeat: float, c
         await asyncio.sleep(60)  # until it is killed, with its rollouts under way
 
     logging.disable(logging.WARNING)  # a store that is too slow for them shows in the table
-    asyncio.run(run())
+    work_in_process(run())  # as `agl runner` does
 
 
 @contextmanager

@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ValidationError, create_model
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Router
 
 from lightning_core.errors import InvalidRequest, RegistryError, StoreError
 from lightning_core.registry import default_registry
 from lightning_core.types import Attempt, Span
 from lightning_http.auth import Role
-from lightning_http.body import BodyRefused, ClientGone
-from lightning_http.call import answer_error, answer_unknown_route, explain
+from lightning_http.call import explain
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PROMETHEUS_PATH, TRACES_PATH
 from lightning_http.operations import OPERATIONS, AnyRollout
 from lightning_http.routing import (
@@ -220,15 +216,6 @@ async def export_traces(call: ByAttempt, request: Request) -> Response:
     return await keep_traces(request, call)
 
 
-async def _answer_error(request: Request, exc: Exception) -> Response:
-    return answer_error(exc)
-
-
-async def _answer_unknown(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, HTTPException)
-    return answer_unknown_route(request, exc)
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -248,19 +235,12 @@ def _pages() -> list[BaseRoute]:
 
 
 @functools.cache
-def application() -> Starlette:
-    """Return the application, the same for all servers of a process; see `Gate`."""
-    app = Starlette(
-        routes=[*(serve(route) for route in documented().routes if isinstance(route, APIRoute)), *_pages()],
-        exception_handlers={
-            HTTPException: _answer_unknown,
-            **dict.fromkeys(
-                (StoreError, BodyRefused, ClientGone, ValidationError, RequestValidationError, Exception), _answer_error
-            ),
-        },
+def application() -> Router:
+    """Return the routes, the same for all servers of a process; see `Gate`, which answers what they raise."""
+    return Router(
+        [*(serve(route) for route in documented().routes if isinstance(route, APIRoute)), *_pages()],
+        redirect_slashes=False,
     )
-    app.router.redirect_slashes = False
-    return app
 
 
 @functools.cache

@@ -161,8 +161,14 @@ def explain(exc: Exception) -> tuple[int, Mapping[str, Any]]:
     return 500, _error("InternalError", "the store failed; its log says why")
 
 
-def answer_error(exc: Exception) -> Response:
-    """Return an error's answer, which never has a traceback."""
+ANSWERED = (StoreError, BodyRefused, ClientGone, HTTPException, RequestValidationError, ValidationError)
+"""What a request may raise by the fault of its client, or of the store; everything else is a bug."""
+
+
+def answer_error(exc: Exception, request: Request | None = None) -> Response:
+    """Return an error's answer, which never has a traceback; with the request, also where there is no route for it."""
+    if isinstance(exc, HTTPException) and request is not None:
+        return answer_unknown_route(request, exc)
     if isinstance(exc, ClientGone):
         return Response(status_code=CLIENT_GONE)
     status, body = explain(exc)

@@ -1,6 +1,7 @@
 """What happens in a runner process."""
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -322,6 +323,17 @@ async def run_here(
         await asyncio.wait((*left, stopping), timeout=END_SECONDS)
 
 
+def work_in_process(work: Coroutine[Any, Any, None]) -> None:
+    """Run what a process of runners is there for, in an event loop that is never closed.
+
+    Closing it would wait for the threads of agents that hang.
+    """
+    # A full collection looks at all modules, and hundreds of runners cause many.
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    asyncio.Runner(loop_factory=loop_factory()).run(work)
+
+
 def _work(parent: Parent, runner: RunnerBundle, store: LightningStore, *, prefix: str, numbers: Sequence[int]) -> int:
     async def work() -> None:
         stop = asyncio.Event()
@@ -332,8 +344,7 @@ def _work(parent: Parent, runner: RunnerBundle, store: LightningStore, *, prefix
             await run_reporting(runner, store, numbers, stop, prefix=prefix, on_over=lambda: parent.tell(over))
 
     try:
-        # Never closed: that would wait for the threads of agents that hang.
-        asyncio.Runner(loop_factory=loop_factory()).run(work())
+        work_in_process(work())
     except BaseException as exc:
         parent.tell(report_failure(exc))
         return 1

@@ -120,7 +120,7 @@ class LightningStoreClient(_Complete):
         run_id: The run; None for the server's own, which is known after the first answer.
         retry_seconds: How long to repeat a request while the server is out of reach.
         request_seconds: How long one request may take, waits aside.
-        poll_seconds: How long one request waits; longer waits are several.
+        poll_seconds: How long one request waits; longer waits are several. Proxies often end one after 60 s.
         page_size: How many records to ask for at once; no more than the server allows.
         first_backoff_seconds: The first pause between two tries; later ones are longer, up to two seconds.
     """
@@ -143,7 +143,7 @@ class LightningStoreClient(_Complete):
         run_id: str | None = None,
         retry_seconds: float = 30.0,
         request_seconds: float = 30.0,
-        poll_seconds: float = 20.0,
+        poll_seconds: float = 50.0,
         page_size: int = 10_000,
         first_backoff_seconds: float = 0.1,
     ) -> None:

@@ -112,6 +112,7 @@ def store(
         return
     # Imported here, so that listing the commands stays fast.
     import gc
+    import sys
 
     import uvloop
 
@@ -183,6 +184,8 @@ def store(
             gc.collect()
             gc.freeze()
             gc.set_threshold(100_000, 20, 20)
+            # The thread of a database waits so long for its turn, each time that it has called the database.
+            sys.setswitchinterval(0.0005)
             click.echo(f"store of run {served.run_id} at {server.url}")
             if goes_on:
                 click.echo(f"goes on with run {served.run_id}, which has not ended; --run NAME serves another one")

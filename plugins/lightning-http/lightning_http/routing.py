@@ -14,6 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from lightning_core.errors import AccessDenied, InvalidRequest
 from lightning_http import wire
@@ -36,31 +37,39 @@ async def read_json_body(request: Request) -> bytes:
 
 
 def serve(documented: APIRoute) -> Route:
-    """Return the route that serves what FastAPI documents.
+    """Return the route that serves what FastAPI documents."""
+    return Route(documented.path, _Endpoint(documented), methods=documented.methods, name=documented.name)
+
+
+class _Endpoint:
+    """Answers the requests of a route.
 
     FastAPI's own handler solves the dependencies of each request anew, which takes longer than most methods of a store.
     An endpoint has these parameters, as it needs them: `call`, `request`, those of the path, and `body` or `query`.
     """
-    endpoint, parameters = documented.endpoint, inspect.signature(documented.endpoint).parameters
-    permits = [each.call for each in documented.dependant.dependencies if isinstance(each.call, Permit)]
-    read_body, read_query = (_reader(parameters.get(name)) for name in ("body", "query"))
 
-    async def handle(request: Request) -> Response:
-        request.scope["route"] = documented  # older versions of Starlette leave that to FastAPI
+    def __init__(self, documented: APIRoute) -> None:
+        parameters = inspect.signature(documented.endpoint).parameters
+        self._documented = documented
+        self._permits = [each.call for each in documented.dependant.dependencies if isinstance(each.call, Permit)]
+        self._read_body, self._read_query = (_reader(parameters.get(name)) for name in ("body", "query"))
+        self._takes_request = "request" in parameters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        scope["route"] = self._documented  # older versions of Starlette leave that to FastAPI
         given: dict[str, Any] = {**request.path_params}
-        for permit in permits:  # before the body: with a key that is not good for the route nothing is read
+        for permit in self._permits:  # before the body: with a key that is not good for the route nothing is read
             given["call"] = permit(request)
-        if "request" in parameters:
+        if self._takes_request:
             given["request"] = request
-        if read_body is not None:
+        if self._read_body is not None:
             body = await read_json_body(request)
-            given["body"] = read_body(_from_json(body) if body else None)
-        if read_query is not None:
-            given["query"] = read_query(_fields_of(request.query_params))
-        response: Response = await endpoint(**given)
-        return response
-
-    return Route(documented.path, handle, methods=documented.methods, name=documented.name)
+            given["body"] = self._read_body(_from_json(body) if body else None)
+        if self._read_query is not None:
+            given["query"] = self._read_query(_fields_of(request.query_params))
+        response: Response = await self._documented.endpoint(**given)
+        await response(scope, receive, send)
 
 
 def _from_json(body: bytes) -> Any:

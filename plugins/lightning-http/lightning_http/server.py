@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lightning_core.concurrency import EventLoopThread, Startable, loop_factory
@@ -22,7 +23,7 @@ from lightning_core.store.tracking import MetricsBackend
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 from lightning_http.app import application
 from lightning_http.auth import Keys
-from lightning_http.call import CLIENT_GONE, Call, answer_error
+from lightning_http.call import ANSWERED, CLIENT_GONE, Call, answer_error
 from lightning_http.client import LightningStoreClient
 from lightning_http.exposition import Metrics
 from lightning_http.listener import Listener, bind
@@ -52,7 +53,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status, added = time.perf_counter(), CLIENT_GONE, list[tuple[bytes, bytes]]()
-        is_counted = False
+        is_counted = has_started = False
 
         async def count() -> None:
             nonlocal is_counted
@@ -62,9 +63,9 @@ class Gate:
                 await self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
 
         async def counted_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_started = message["status"], True
                 headers = list(message.get("headers", ()))
                 message["headers"] = [*headers, *added]
                 if any(name == b"content-type" and value.startswith(EVENT_STREAM) for name, value in headers):
@@ -74,14 +75,16 @@ class Gate:
         self._service.metrics.begin()
         try:
             added += self._admit(scope)
+            scope["app"] = self._app
             await self._app(scope, receive, counted_send)
-        except StoreError as exc:
-            await answer_error(exc)(scope, receive, counted_send)
         except asyncio.CancelledError:
             status = CLIENT_GONE
             raise
-        except Exception:  # it is answered, as far as it can be
-            logger.exception("lightning.store_request_failed path=%s", scope["path"])
+        except Exception as exc:
+            if has_started or not isinstance(exc, ANSWERED):
+                logger.exception("lightning.store_request_failed path=%s", scope["path"])
+            if not has_started:
+                await answer_error(exc, Request(scope))(scope, receive, counted_send)
         finally:
             await count()
 

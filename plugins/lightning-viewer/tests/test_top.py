@@ -23,7 +23,7 @@ from lightning_viewer.commands import top
 from lightning_viewer.routes import PREFIX
 from lightning_viewer.top import Look, looks_at_store
 from live_stores import KEY, SECONDS, work
-from starlette.applications import Starlette
+from starlette.routing import Router
 
 from lightning_core import InMemoryLightningStore, Trainer, rollout
 from lightning_core.types import EnqueueRolloutRequest, PaginatedResult, Rollout
@@ -141,7 +141,7 @@ async def test_a_server_without_the_viewer_is_asked_again(monkeypatch: pytest.Mo
     whole = application()
     routes = [each for each in whole.routes if not getattr(each, "path", "").startswith(PREFIX)]
     assert len(routes) < len(whole.routes)
-    bare = Starlette(routes=routes, exception_handlers=whole.exception_handlers)
+    bare = Router(routes, redirect_slashes=False)
     monkeypatch.setattr("lightning_http.server.application", lambda: bare)
     store = InMemoryLightningStore(run_id="run-1")
     await store.enqueue_rollout(1)
