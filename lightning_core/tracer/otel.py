@@ -1,6 +1,5 @@
 """The OpenTelemetry tracer: hundreds of traces at once in one process, each with its own spans."""
 
-import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -28,8 +27,7 @@ from lightning_core.tracer.instrumentors import (
 )
 from lightning_core.tracer.provider import RecordingProvider, become_global_provider, trace_in, with_provider
 from lightning_core.tracer.trace import Trace, delivering, with_current_trace
-from lightning_core.types import OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
-from lightning_core.types.frozen import EMPTY, construct
+from lightning_core.types import Span, SpanCoreFields, TraceStatus
 from lightning_core.types.span import recordable_attributes
 
 if TYPE_CHECKING:
@@ -190,23 +188,13 @@ class OtelTracer(Tracer):
         plain = recordable_attributes(attributes)
         seconds = moment / 1_000_000_000
         made = SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
-        provider, otel_tracer = self._provider, self._otel_tracer
-        if provider is None or otel_tracer is None or trace.closed:
+        if self._otel_tracer is None or trace.closed:
             # A thread or a task that outlived its trace, and perhaps the tracer too.
             trace.drop(name)
             return made
-        point: Span | None = None
-        if not provider.is_observed:
-            resource = trace.resource(provider.converted(provider.resource))
-            point = make_point(
-                made.name, plain, moment_ns=moment, status=status, trace=trace, context=context, resource=resource
-            )
-        if point is not None:
-            trace.record(point)
-        else:
-            span = otel_tracer.start_span(name, attributes=plain, start_time=moment)
-            span.set_status(otel_status(status))
-            span.end(moment)
+        span = self._otel_tracer.start_span(name, attributes=plain, start_time=moment)
+        span.set_status(otel_status(status))
+        span.end(moment)
         return made
 
     @contextmanager
@@ -326,76 +314,3 @@ def otel_status(status: TraceStatus) -> otel.Status:
     code = otel.StatusCode[status.status_code]
     # OpenTelemetry has descriptions for errors only.
     return otel.Status(code, status.description if code is otel.StatusCode.ERROR else None)
-
-
-_SIMPLE = frozenset({str, bool, int, float, type(None)})
-_CONTEXT_FIELDS = set(SpanContext.model_fields)
-_SPAN_FIELDS = set(Span.model_fields)
-
-
-def make_point(
-    name: str,
-    attributes: dict[str, Any],
-    *,
-    moment_ns: int,
-    status: TraceStatus,
-    trace: Trace,
-    context: Context,
-    resource: OtelResource,
-) -> Span | None:
-    """Make the span that the SDK would have made.
-
-    Args:
-        name: The span's name.
-        attributes: Its attributes; the span keeps this very dict.
-        moment_ns: When, in nanoseconds since the epoch.
-        status: Its status.
-        trace: Where it will be recorded.
-        context: Where it is made: the current span there becomes its parent.
-        resource: What produces it.
-
-    Returns:
-        The span, without a number; None when only the SDK knows what it should be.
-    """
-    above = otel.get_current_span(context).get_span_context()
-    parent: SpanContext | None = None
-    if above.is_valid:
-        if above.trace_state:
-            return None
-        parent = SpanContext.from_opentelemetry(above)
-    for key, value in attributes.items():
-        if type(value) not in _SIMPLE or type(key) is not str or not key:
-            return None
-    digits = os.urandom(8 if parent else 24).hex()
-    trace_id, span_id = parent.trace_id if parent else digits[16:], digits[:16]
-    moment = moment_ns / 1_000_000_000
-    own = {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": EMPTY}
-    fields = {
-        "rollout_id": trace.rollout_id or "",
-        "attempt_id": trace.attempt_id or "",
-        "sequence_id": 0,
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "parent_id": parent.span_id if parent else None,
-        "name": name,
-        "status": recorded_status(status),
-        "attributes": attributes,
-        "events": [],
-        "links": [],
-        "start_time": moment,
-        "end_time": moment,
-        # Unchangeable, so that all of them may share their set of fields: less for the garbage collector to look at.
-        "context": construct(SpanContext, own, _CONTEXT_FIELDS),
-        "parent": parent,
-        "resource": resource,
-    }
-    span = construct(Span, fields, set(_SPAN_FIELDS))
-    object.__setattr__(span, "__pydantic_extra__", {})  # its owner may add fields
-    return span
-
-
-def recorded_status(status: TraceStatus) -> TraceStatus:
-    """Return a status as OpenTelemetry records it: with a description for errors only."""
-    if status.description is None or status.status_code == "ERROR":
-        return status
-    return TraceStatus(status_code=status.status_code)

@@ -132,13 +132,6 @@ class RecordingProvider(TracerProvider):
         )
         self._converted: tuple[SdkResource, OtelResource] | None = None
         super().add_span_processor(_TraceRecorder(self, key, export))
-        self.is_observed = export is not None
-        """Whether anything besides its traces sees its spans."""
-
-    def add_span_processor(self, span_processor: SpanProcessor) -> None:
-        """See `opentelemetry.sdk.trace.TracerProvider`."""
-        self.is_observed = True
-        super().add_span_processor(span_processor)
 
     def converted(self, resource: SdkResource) -> OtelResource:
         """Convert a resource. All spans of a provider share one, so that the last one is remembered."""
