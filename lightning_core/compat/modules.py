@@ -69,7 +69,7 @@ PLACES: Final[dict[str, str]] = {
     "tracer": "",
     "tracer.agentops": "lightning_agentops compat.processors",
     "tracer.base": "compat.tracers",
-    "tracer.dummy": "DummySpanRecordingContext=emitter.recording:LocalRecording",
+    "tracer.dummy": "tracer DummySpanRecordingContext=emitter.emission:LocalRecording",
     "tracer.otel": "compat.processors",
     "tracer.weave": "lightning_weave",
     "trainer.trainer": "ComponentSpec=registry.registry:Spec",

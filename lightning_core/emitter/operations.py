@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
 from lightning_core.emitter.attributes import describe, flatten_attributes
-from lightning_core.emitter.emission import SpanRecordingContext, require_active_sink
-from lightning_core.emitter.recording import record_locally
+from lightning_core.emitter.emission import SpanRecordingContext, record_locally, require_active_sink
 from lightning_core.semconv import AGL_OPERATION, LightningSpanAttributes
 from lightning_core.types import SpanCoreFields
 

@@ -1,11 +1,9 @@
 from .base import (
+    DummyTracer as DummyTracer,
     Tracer as Tracer,
     clear_active_tracer as clear_active_tracer,
     get_active_tracer as get_active_tracer,
     set_active_tracer as set_active_tracer,
-)
-from .dummy import (
-    DummyTracer as DummyTracer,
 )
 from .otel import (
     OtelTracer as OtelTracer,

@@ -12,8 +12,15 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.emission import exception_attributes, with_active_sink
-from lightning_core.emitter.recording import OK, LocalRecording, failure_text, failures_recorded, record_locally
+from lightning_core.emitter.emission import (
+    OK,
+    LocalRecording,
+    exception_attributes,
+    failure_text,
+    failures_recorded,
+    record_locally,
+    with_active_sink,
+)
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.export import SpanExport, export_from_environment, nanoseconds
