@@ -1,7 +1,7 @@
 """The replicas of a model, and which one gets a call: that of the attempt's other calls, or the least loaded."""
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -120,8 +120,6 @@ class Replica:
     is_owned: bool = True
     """Whether the proxy made the backend, and so closes it."""
     in_flight: int = 0
-    assigned: int = 0
-    """How many attempts were sent here so far."""
     failures: int = 0
     """In a row."""
     outages: int = 0
@@ -180,7 +178,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """Asks which replica gets an attempt's calls. Replicas of a model are numbered as in the model list, from 0."""
+    """Asks which replica gets an attempt's calls. Replicas are numbered as in the model list, from 0."""
 
     list_version: int
     """Which model list the numbers are those of."""
@@ -188,8 +186,8 @@ class PlacementRequest:
     attempt: str
     up: Sequence[int]
     """The replicas that may be chosen."""
-    in_flight: Sequence[int]
-    """How many calls are under way on each replica, as far as the asking worker knows."""
+    in_flight: Mapping[int, int]
+    """How many calls are under way on each replica of the model, as far as the asking worker knows."""
 
 
 class SharedAffinity(Protocol):
@@ -208,25 +206,19 @@ class SharedAffinity(Protocol):
         ...
 
 
-class StoredResponses:
-    """Which attempt has which stored response, and on which replica of the model list that is.
+class SessionAffinity:
+    """Keeps the calls of each attempt on one replica, for all workers, as long as that replica may be chosen.
 
-    The newest 100,000 are remembered, none with an id of more than 1,024 characters.
+    A new one goes to the replica with the fewest calls under way, by what each worker told last; among equal ones to
+    the one that got the fewest attempts. Which attempt has which stored response, and where, is known, too: the newest
+    100,000 are remembered, none with an id of more than 1,024 characters.
     """
 
     def __init__(self) -> None:
-        self._numbers: OrderedDict[tuple[Owner | None, str], int] = OrderedDict()
-
-    def keep(self, owner: Owner | None, response_id: str, number: int) -> None:
-        """Remember a response."""
-        if len(response_id) <= _LONGEST_ID:
-            self._numbers[owner, response_id] = number
-            if len(self._numbers) > MAX_RESPONSES:
-                self._numbers.popitem(last=False)
-
-    def find(self, owner: Owner | None, response_id: str) -> int | None:
-        """Return the number of the replica; None where that attempt has no such response."""
-        return self._numbers.get((owner, response_id))
+        self._of_attempt: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._assigned: Counter[int] = Counter()
+        self._in_flight: dict[tuple[object, str], Mapping[int, int]] = {}
+        self._responses: OrderedDict[tuple[Owner | None, str], int] = OrderedDict()
 
     def change_list(self, numbers: Mapping[int, int]) -> None:
         """Take the numbers of another model list; what is on a replica that has none is forgotten.
@@ -234,26 +226,10 @@ class StoredResponses:
         Args:
             numbers: The new ones, by the old ones.
         """
-        known = self._numbers.items()
-        self._numbers = OrderedDict((key, numbers[number]) for key, number in known if number in numbers)
-
-
-class SessionAffinity:
-    """Keeps the calls of each attempt on one replica, for all workers, as long as that replica may be chosen.
-
-    A new one goes to the replica with the fewest calls under way, by what each worker told last; among equal ones to
-    the one that got the fewest attempts.
-    """
-
-    def __init__(self) -> None:
-        self._of_attempt: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._assigned: dict[tuple[str, int], int] = {}
-        self._in_flight: dict[tuple[object, str], Sequence[int]] = {}
-
-    def clear(self) -> None:
-        """Forget everything: the model list is another one, and so are the numbers."""
-        self._of_attempt.clear()
-        self._assigned.clear()
+        placed, stored = self._of_attempt.items(), self._responses.items()
+        self._of_attempt = OrderedDict((key, numbers[number]) for key, number in placed if number in numbers)
+        self._responses = OrderedDict((key, numbers[number]) for key, number in stored if number in numbers)
+        self._assigned = Counter({new: self._assigned[old] for old, new in numbers.items()})
         self._in_flight.clear()
 
     def drop_worker(self, worker: object) -> None:
@@ -273,25 +249,28 @@ class SessionAffinity:
         if kept is not None and kept in request.up:
             self._of_attempt.move_to_end(key)
             return kept, False
-        loads = self._loads(request.model)
-        chosen = min(
-            request.up,
-            key=lambda number: (loads.get(number, 0), self._assigned.get((request.model, number), 0), number),
-        )
-        self._assigned[request.model, chosen] = self._assigned.get((request.model, chosen), 0) + 1
+        loads: Counter[int] = Counter()
+        for (_, name), told in self._in_flight.items():
+            if name == request.model:
+                loads.update(told)
+        chosen = min(request.up, key=lambda number: (loads[number], self._assigned[number], number))
+        self._assigned[chosen] += 1
         self._of_attempt[key] = chosen
         self._of_attempt.move_to_end(key)
         if len(self._of_attempt) > MAX_ATTEMPTS:
             self._of_attempt.popitem(last=False)
         return chosen, kept is not None
 
-    def _loads(self, model: str) -> Mapping[int, int]:
-        loads: dict[int, int] = {}
-        for (_, name), told in self._in_flight.items():
-            if name == model:
-                for number, count in enumerate(told):
-                    loads[number] = loads.get(number, 0) + count
-        return loads
+    def keep_response(self, owner: Owner | None, response_id: str, number: int) -> None:
+        """Remember a response."""
+        if len(response_id) <= _LONGEST_ID:
+            self._responses[owner, response_id] = number
+            if len(self._responses) > MAX_RESPONSES:
+                self._responses.popitem(last=False)
+
+    def of_response(self, owner: Owner | None, response_id: str) -> int | None:
+        """Return the number of the replica; None where that attempt has no such response."""
+        return self._responses.get((owner, response_id))
 
 
 class Replicas:
@@ -319,8 +298,8 @@ class Replicas:
         self._retired: set[Replica] = set()
         self._all: list[Replica] = []
         self._by_model: dict[str, list[Replica]] = {}
-        self._of_attempt: OrderedDict[tuple[str, str], Replica] = OrderedDict()
-        self._responses = StoredResponses()
+        self._affinity = SessionAffinity()
+        """Where no other process makes calls."""
 
     @property
     def all(self) -> Sequence[Replica]:
@@ -337,14 +316,11 @@ class Replicas:
         for replica in replicas:
             replica.refused_fields.clear()
         numbers = {replica: number for number, replica in enumerate(replicas)}
-        self._responses.change_list({old: numbers[each] for old, each in enumerate(self._all) if each in numbers})
+        self._affinity.change_list({old: numbers[each] for old, each in enumerate(self._all) if each in numbers})
         self._all = list(replicas)
         self._by_model = {}
         for replica in replicas:
             self._by_model.setdefault(replica.model_name, []).append(replica)
-        self._of_attempt = OrderedDict(
-            (key, replica) for key, replica in self._of_attempt.items() if replica not in gone
-        )
         for replica in gone:
             if replica.in_flight:
                 self._retired.add(replica)
@@ -352,55 +328,7 @@ class Replicas:
                 self._on_idle(replica)
 
     async def place(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
-        """Return the replica for a call, as `choose` does; where several workers make calls, all choose the same.
-
-        Raises:
-            Refused: When there is no such model.
-        """
-        candidates = self._candidates(model)
-        if self._shared is None or attempt is None or len(candidates) == 1:
-            return self.choose(model, attempt, tried=tried)
-        key = (candidates[0].model_name, attempt)
-        kept = self._of_attempt.get(key)
-        if kept is not None and kept not in tried and self._is_up(kept):
-            return kept
-        up = [number for number, each in enumerate(candidates) if each not in tried and self._is_up(each)]
-        if not up:
-            return self.choose(model, None, tried=tried)
-        in_flight = [each.in_flight for each in candidates]
-        number = await self._shared.place(PlacementRequest(self.list_version, key[0], attempt, up, in_flight))
-        now = self._by_model.get(key[0], [])
-        if number is None or candidates is not now:
-            return self.choose(model, None, tried=tried)
-        self._remember(key, now[number])
-        return now[number]
-
-    async def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
-        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts."""
-        if replica not in self._all:  # the list has changed
-            return
-        number = self._all.index(replica)
-        if self._shared is None:
-            self._responses.keep(owner, response_id, number)
-        else:
-            await self._shared.keep_response(self.list_version, owner, response_id, number)
-
-    async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
-        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
-        if self._shared is None:
-            number = self._responses.find(owner, response_id)
-        else:
-            version = self.list_version
-            number = await self._shared.of_response(version, owner, response_id)
-            number = number if version == self.list_version else None
-        return None if number is None else self._all[number]
-
-    def forget(self, model: str, attempt: str) -> None:
-        """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""
-        self._of_attempt.pop((model, attempt), None)
-
-    def choose(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
-        """Return the replica for a call.
+        """Return the replica for a call: that of the attempt's other calls, whichever worker made them.
 
         Args:
             model: What the agent asks for; None where its request names no model.
@@ -410,30 +338,50 @@ class Replicas:
         Raises:
             Refused: When there is no such model.
         """
+        candidates, listed = self._candidates(model), self._all
+        up = [each for each in candidates if each not in tried and self._is_up(each)]
+        if attempt is None or len(candidates) == 1 or not up:
+            return self.choose(model, tried=tried)
+        numbers = {each: number for number, each in enumerate(listed)}
+        in_flight = {numbers[each]: each.in_flight for each in candidates}
+        request = PlacementRequest(
+            self.list_version, candidates[0].model_name, attempt, [numbers[each] for each in up], in_flight
+        )
+        if self._shared is None:
+            return listed[self._affinity.place(None, request)[0]]
+        number = await self._shared.place(request)
+        if number is None or self._all is not listed:
+            return self.choose(model, tried=tried)
+        return listed[number]
+
+    async def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
+        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts."""
+        if replica not in self._all:  # the list has changed
+            return
+        number = self._all.index(replica)
+        if self._shared is None:
+            self._affinity.keep_response(owner, response_id, number)
+        else:
+            await self._shared.keep_response(self.list_version, owner, response_id, number)
+
+    async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
+        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
+        if self._shared is None:
+            number = self._affinity.of_response(owner, response_id)
+        else:
+            version = self.list_version
+            number = await self._shared.of_response(version, owner, response_id)
+            number = number if version == self.list_version else None
+        return None if number is None else self._all[number]
+
+    def choose(self, model: str | None, *, tried: Collection[Replica] = ()) -> Replica:
+        """Return the replica for a call of no attempt; see `place`."""
         candidates = self._candidates(model)
-        name = candidates[0].model_name
-        key = (name, attempt or "")
-        if attempt is not None:
-            kept = self._of_attempt.get(key)
-            if kept is not None and kept not in tried and self._is_up(kept):
-                self._of_attempt.move_to_end(key)
-                return kept
         up = [replica for replica in candidates if replica not in tried and self._is_up(replica)]
         if up:
-            chosen = min(up, key=lambda replica: (replica.in_flight, replica.assigned))
-        else:
-            others = [replica for replica in candidates if replica not in tried] or candidates
-            chosen = min(others, key=lambda replica: (replica.down_until, replica.in_flight))
-        if attempt is not None:
-            self._remember(key, chosen)
-        return chosen
-
-    def _remember(self, key: tuple[str, str], chosen: Replica) -> None:
-        chosen.assigned += 1
-        self._of_attempt[key] = chosen
-        self._of_attempt.move_to_end(key)
-        if len(self._of_attempt) > MAX_ATTEMPTS:
-            self._of_attempt.popitem(last=False)
+            return min(up, key=lambda replica: replica.in_flight)
+        others = [replica for replica in candidates if replica not in tried] or candidates
+        return min(others, key=lambda replica: (replica.down_until, replica.in_flight))
 
     def has_other(self, model: str | None, tried: Collection[Replica]) -> bool:
         """Whether a call could go at once to a replica besides these."""

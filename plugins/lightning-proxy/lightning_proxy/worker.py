@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +20,7 @@ from lightning_core.registry import default_registry
 from lightning_core.store.clock import SystemClock
 from lightning_proxy.control import Links, forward_control
 from lightning_proxy.owner import Owner
-from lightning_proxy.replicas import PlacementRequest
+from lightning_proxy.replicas import MAX_ATTEMPTS, PlacementRequest
 from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
 from lightning_proxy.workers import ERRORS, State, Task
@@ -43,6 +44,7 @@ class Worker:
         self._service: ProxyService | None = None
         self._task: Task | None = None
         self._channel = Channel(self._take, self._answer, ERRORS)
+        self._shared = _Shared(self._channel)
 
     async def run(self, ours: socket.socket) -> None:
         """Work until the process that started this one closes its end, or dies."""
@@ -73,8 +75,7 @@ class Worker:
 
     def _take(self, name: str, arguments: tuple[Any, ...]) -> None:
         assert name == "moved"
-        if self._service is not None:
-            self._service.replicas.forget(*arguments)
+        self._shared.forget(*arguments)
 
     async def _begin(self, packed: bytes, path: Sequence[str], state: State) -> None:
         sys.path[:] = path  # before a class of the program's own is unpickled
@@ -89,7 +90,12 @@ class Worker:
             budget=None,
             registry=default_registry(),
             clock=SystemClock(),
-            links=_links(self._channel, has_limits=task.has_limits),
+            links=Links(
+                control=forward_control(self._channel.ask),
+                spending=self._shared if task.has_limits else None,
+                affinity=self._shared,
+                on_attempt=functools.partial(self._channel.tell, "attempt"),
+            ),
         )
         await self._adopt(service, state)
         self._task, self._service = task, service
@@ -121,21 +127,17 @@ async def _work(listening: socket.socket, ours: socket.socket) -> None:
     await Worker(listening).run(ours)
 
 
-def _links(channel: Channel, *, has_limits: bool) -> Links:
-    shared = _Shared(channel)
-    return Links(
-        control=forward_control(channel.ask),
-        spending=shared if has_limits else None,
-        affinity=shared,
-        on_attempt=functools.partial(channel.tell, "attempt"),
-    )
-
-
 class _Shared:
     """What calls used and the places of attempts, which the process that started this one keeps."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._places: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        """By model and attempt: the version of the list, and the replica's number there."""
+
+    def forget(self, model: str, attempt: str) -> None:
+        """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""
+        self._places.pop((model, attempt), None)
 
     async def start_call(self, attempt: Owner | None) -> None:
         try:
@@ -147,10 +149,18 @@ class _Shared:
         self._channel.tell("end_call", attempt, tokens, usd)
 
     async def place(self, request: PlacementRequest) -> int | None:
+        key = (request.model, request.attempt)
+        version, kept = self._places.get(key, (0, 0))
+        if version == request.list_version and kept in request.up:
+            return kept
         try:
             number: int | None = await self._channel.ask("place", request)
         except ChannelClosed:  # this worker is about to stop
             return None
+        if number is not None:
+            self._places[key] = request.list_version, number
+            if len(self._places) > MAX_ATTEMPTS:
+                self._places.popitem(last=False)
         return number
 
     async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:

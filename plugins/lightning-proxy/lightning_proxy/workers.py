@@ -33,7 +33,7 @@ from lightning_proxy.backend import Backend
 from lightning_proxy.control import CONTROLS, CallsLost, ProxyServer, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import MAX_BOUND, Owner
-from lightning_proxy.replicas import SessionAffinity, StoredResponses
+from lightning_proxy.replicas import SessionAffinity
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import LocalSpending, RefusalWaits
@@ -230,7 +230,6 @@ class WorkerPool(ProxyServer):
         self._budget = budget
         self._changes = 0
         self._affinity = SessionAffinity()
-        self._responses = StoredResponses()
         self._refusals = RefusalWaits(budget)
         self._spending = LocalSpending(budget, task.settings.attempt_limits)
         self._workers: list[WorkerProcess] = []
@@ -368,9 +367,7 @@ class WorkerPool(ProxyServer):
             return number
         if name in ("keep_response", "of_response"):
             version, *rest = arguments
-            if version != self._state.list_version:
-                return None
-            return self._responses.keep(*rest) if name == "keep_response" else self._responses.find(*rest)
+            return getattr(self._affinity, name)(*rest) if version == self._state.list_version else None
         assert name in CONTROLS
         return await getattr(self, name)(*arguments)
 
@@ -410,9 +407,8 @@ class WorkerPool(ProxyServer):
         if self._workers:
             await self._workers[0].channel.ask("check", model_list)
         old, new = self._state.model_list, list(model_list)
-        self._responses.change_list({number: new.index(entry) for number, entry in enumerate(old) if entry in new})
+        self._affinity.change_list({number: new.index(entry) for number, entry in enumerate(old) if entry in new})
         self._state.model_list, self._state.list_version = model_list, version
-        self._affinity.clear()
         await self._all("update_model_list", model_list, version)
 
     async def bind(self, value: str, owner: Owner) -> None:
