@@ -20,6 +20,7 @@ from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
 from lightning_core.store.query import Query, select
 from lightning_core.store.tracking import MetricsBackend
+from lightning_core.store.waits import Listeners
 from lightning_core.types import RolloutStatus, Span
 
 
@@ -89,7 +90,6 @@ class _Run:
     latest: dict[DocumentKind, str] = field(default_factory=dict)
     requests: OrderedDict[tuple[str, str], tuple[float, Request]] = field(default_factory=OrderedDict)
     """What records have no more room for, by owner and id, with the time, oldest first."""
-    listeners: tuple[Callable[[Change], None], ...] = ()
 
     def write(self, record: RolloutRecord) -> Change:
         """Keep a record, and what follows from it for the queue and the deadlines."""
@@ -208,6 +208,7 @@ class MemoryBackend(StoreBackend):
         self._max_spans = max_spans
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
+        self._listeners = Listeners()
 
     @property
     def name(self) -> str:
@@ -234,7 +235,7 @@ class MemoryBackend(StoreBackend):
                     new.append(record)
             self._check_space("rollouts", len(new), self._max_rollouts)
             changes = [self._run_to_write(record.run_id).write(record) for record in new]
-        self._announce(changes)
+        self._listeners.tell(changes)
         return kept
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
@@ -250,7 +251,7 @@ class MemoryBackend(StoreBackend):
             if present is None or present.revision != old.revision:
                 return False
             change = run.write(new.at_revision(old.revision + 1))
-        self._announce((change,))
+        self._listeners.tell((change,))
         return True
 
     async def claim(
@@ -277,7 +278,7 @@ class MemoryBackend(StoreBackend):
                 run.claims[request_id] = [record.rollout.rollout_id for record in claimed]
                 for record in claimed:
                     run.claimed_by.setdefault(record.rollout.rollout_id, []).append(request_id)
-        self._announce(changes)
+        self._listeners.tell(changes)
         return claimed
 
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
@@ -415,10 +416,7 @@ class MemoryBackend(StoreBackend):
     async def delete_run(self, run_id: str) -> None:
         """Delete everything that belongs to a run."""
         with self._lock:
-            run = self._run(run_id)
-            deleted = list(run.records)
-            self._runs[run_id] = _Run(listeners=run.listeners)
-            self._forget_if_empty(run_id)
+            deleted = list(self._runs.pop(run_id, _Run()).records)
         self._announce_deleted(run_id, deleted)
 
     async def count(self, run_id: str) -> dict[str, int]:
@@ -440,17 +438,7 @@ class MemoryBackend(StoreBackend):
 
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""
-        with self._lock:
-            run = self._run_to_write(run_id)
-            run.listeners = (*run.listeners, listener)
-
-        def stop() -> None:
-            with self._lock:
-                run = self._run(run_id)
-                run.listeners = tuple(other for other in run.listeners if other != listener)
-                self._forget_if_empty(run_id)
-
-        return stop
+        return self._listeners.add(run_id, listener)
 
     async def aclose(self) -> None:
         """Forget everything."""
@@ -469,11 +457,6 @@ class MemoryBackend(StoreBackend):
             run = self._runs[run_id] = _Run()
         return run
 
-    def _forget_if_empty(self, run_id: str) -> None:
-        run = self._run(run_id)
-        if not (run.listeners or run.records or any(run.documents.values())):
-            self._runs.pop(run_id, None)
-
     def _check_space(self, what: Literal["rollouts", "spans"], more: int, limit: int | None) -> None:
         if limit is None:
             return
@@ -485,14 +468,7 @@ class MemoryBackend(StoreBackend):
             )
 
     def _announce_deleted(self, run_id: str, rollout_ids: Iterable[str]) -> None:
-        self._announce([Change(run_id, rollout_id, None, None) for rollout_id in rollout_ids])
-
-    def _announce(self, changes: Iterable[Change]) -> None:
-        for change in changes:
-            run = self._runs.get(change.run_id)
-            if run is not None:
-                for listener in run.listeners:
-                    listener(change)
+        self._listeners.tell([Change(run_id, rollout_id, None, None) for rollout_id in rollout_ids])
 
 
 class InMemoryLightningStore(StoreFacade):

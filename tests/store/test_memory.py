@@ -179,7 +179,6 @@ async def test_deleted_rollouts_leave_nothing_behind() -> None:
     backend = MemoryBackend()
     store = StoreFacade(backend, run_id="run-1")
     assert await store.dequeue_rollout() is None  # the first claim looks whether the run has ended
-    empty = repr(backend._runs["run-1"].documents)
     for number in range(10):
         config = RolloutConfig(timeout_seconds=1000 + number)
         await store.enqueue_rollout(number, config=config, request_id=f"enqueue-{number}")
@@ -191,7 +190,7 @@ async def test_deleted_rollouts_leave_nothing_behind() -> None:
     run = backend._runs["run-1"]
     for kept in (run.records, run.ordinals, run.tickets, run.timed, run.spans, run.claims, run.claimed_by, run.queue):
         assert len(kept) == 0
-    assert (run.span_count, run.attempt_count, repr(run.documents)) == (0, 0, empty)
+    assert (run.span_count, run.attempt_count, any(run.documents.values())) == (0, 0, False)
     assert await backend.next_deadline("run-1") is None
     assert run.deadlines == []
 
@@ -245,7 +244,7 @@ async def test_a_run_that_was_only_asked_about_leaves_nothing_behind() -> None:
     await view.delete_run()
     await view.aclose()
     assert await backend.count("run-3") == dict.fromkeys(("rollouts", "attempts", "spans", "resources", "workers"), 0)
-    assert list(backend._runs) == ["run-1"]
+    assert backend._runs == {}
     await store.for_run("run-4").enqueue_rollout("a")
     gc.collect()  # the view is forgotten, and what it wrote is not
     assert (await store.for_run("run-4").query_rollouts()).total == 1
