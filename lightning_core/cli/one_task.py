@@ -2,7 +2,6 @@
 
 import json
 import sys
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from lightning_core.adapter.usage import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
-from lightning_core.config.components import import_path, search_first
+from lightning_core.config.components import import_path, raised_at, require_agent, search_first
 from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.display.texts import seconds, shortened, usage_words
-from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
+from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
@@ -80,19 +79,10 @@ def load_agent(path: str) -> LitAgent[Any]:
         ConfigError: When there is no such thing, it cannot be imported (says on which line), or is not an agent.
     """
     try:
-        agent = load_object(path)
+        loaded = load_object(path)
     except RegistryError as exc:
-        place = ""
-        if isinstance(exc, BrokenPlugin) and exc.__cause__ is not None:
-            frames = traceback.extract_tb(exc.__cause__.__traceback__)
-            place = "".join(f" ({each.filename}:{each.lineno})" for each in frames[-1:])
-        raise ConfigError(f"agent: {exc}{place}") from exc
-    if not isinstance(agent, LitAgent):
-        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
-        raise ConfigError(
-            f"agent {path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent"
-        )
-    return agent
+        raise ConfigError(f"agent: {exc}{raised_at(Path.cwd(), exc)}") from exc
+    return require_agent(path, loaded)
 
 
 def read_task(given: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.adapter import TraceAdapter
+from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.config.files import ConfigFile, Place
 from lightning_core.config.model import COMPONENTS, Config
@@ -89,14 +90,13 @@ def faults_at(file: ConfigFile, place: Place, error: Exception) -> list[str]:
     if isinstance(error, InvalidOptions):
         return [f"{file.where((*place, option))}: {fault}" for option, fault in error.faults.items()]
     option = str(error).partition(" ")[0].strip("':")
-    return [f"{file.where((*place, option))}: {place[0]}: {error}{_raised_at(file, error)}"]
+    return [f"{file.where((*place, option))}: {place[0]}: {error}{raised_at(file.path.resolve().parent, error)}"]
 
 
-def _raised_at(file: ConfigFile, error: Exception) -> str:
-    """Say on which line a module could not be imported, the config's own modules first; empty for other errors."""
+def raised_at(folder: Path, error: Exception) -> str:
+    """Say on which line a module could not be imported, of the folder's modules first; empty for other errors."""
     if not isinstance(error, BrokenPlugin) or error.__cause__ is None:
         return ""
-    folder = file.path.resolve().parent
     frames = [each for each in traceback.extract_tb(error.__cause__.__traceback__) if not each.filename.startswith("<")]
     own = [each for each in frames if Path(each.filename).is_relative_to(folder)]
     return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
@@ -117,6 +117,20 @@ def check_origin(file: ConfigFile, path: str) -> None:
             f"{file.where(('agent',))}: agent {path!r} is meant to be in {own}, but this process has loaded "
             f"{loaded} under that name; run each config in a process of its own, or give the modules other names"
         )
+
+
+def require_agent(path: str, loaded: object, *, where: str = "") -> LitAgent[Any]:
+    """Return what a path names, if it is an agent.
+
+    Raises:
+        ConfigError: When it is not; says where the path stands, and what would be right.
+    """
+    if not isinstance(loaded, LitAgent):
+        what = f"the class {loaded.__name__}" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
+        raise ConfigError(
+            f"{where}agent {path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent"
+        )
+    return loaded
 
 
 EXPECTED: dict[str, type[Any]] = {

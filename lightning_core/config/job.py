@@ -22,6 +22,7 @@ from lightning_core.config.components import (
     faults_at,
     load_named,
     located,
+    require_agent,
     search_first,
 )
 from lightning_core.config.datasets import Hub, load_dataset
@@ -134,15 +135,9 @@ def agent_label(spec: str | Mapping[str, Any]) -> str:
 
 def _named_agent(file: ConfigFile, path: str) -> LitAgent[Any]:
     with located(file, "agent"):
-        agent = load_named(file, path)
+        loaded = load_named(file, path)
     check_origin(file, path)
-    if not isinstance(agent, LitAgent):
-        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
-        raise ConfigError(
-            f"{file.where(('agent',))}: agent {path!r} is {what}; "
-            "decorate the function with @rollout, or name an instance of a LitAgent"
-        )
-    return agent
+    return require_agent(path, loaded, where=f"{file.where(('agent',))}: ")
 
 
 def _agent_outside(file: ConfigFile, spec: Mapping[str, Any], *, has_grader: bool) -> LitAgent[Any]:
