@@ -64,10 +64,6 @@ class Registration:
 _NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 
 
-def _accept_anything(component: Component, loaded: object) -> None:
-    """Find nothing wrong."""
-
-
 class Registry:
     """The components of one set of entry points, and those that this process registers by itself.
 
@@ -105,7 +101,7 @@ class Registry:
         """List what is installed of all kinds, blocked components too. Imports nothing."""
         return [component for kind in KINDS for component in self._installed[kind]]
 
-    def check(self, verify: Callable[[Component, Any], None] = _accept_anything) -> list[Component]:
+    def check(self, verify: Callable[[Component, Any], None] | None = None) -> list[Component]:
         """Import what is installed, and say of each component how it stands.
 
         Only what is `ok` by its metadata is imported. There is no time limit on an import.
@@ -114,7 +110,17 @@ class Registry:
             verify: Is called with each component and what was imported for it; raises a `RegistryError` where that
                 is not what it should be.
         """
-        return [self._checked(component, verify) for component in self.inventory()]
+        checked = []
+        for component in self.inventory():
+            if component.state == "ok":
+                try:
+                    loaded = self.load_component(component)
+                    if verify is not None:
+                        verify(component, loaded)
+                except RegistryError as exc:
+                    component = replace(component, state="broken", problem=str(exc))
+            checked.append(component)
+        return checked
 
     def load(self, kind: Kind, name: str) -> Any:
         """Import a component and return what its entry point names: a class, a factory or a ready instance.
@@ -237,15 +243,6 @@ class Registry:
             if state in by_state:
                 return by_state[state]
         raise UnknownComponent(self._unknown(kind, name, wanted))
-
-    def _checked(self, component: Component, verify: Callable[[Component, Any], None]) -> Component:
-        if component.state != "ok":
-            return component
-        try:
-            verify(component, self.load_component(component))
-        except RegistryError as exc:
-            return replace(component, state="broken", problem=str(exc))
-        return component
 
     def _forget(self, registration: Registration) -> None:
         self._registrations = [each for each in self._registrations if each is not registration]

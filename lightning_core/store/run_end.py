@@ -3,7 +3,7 @@
 import threading
 import time
 import weakref
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightning_core.errors import RunEnded
 from lightning_core.store.base import LightningStore
@@ -99,24 +99,15 @@ SERVED_STATE: Final = "lightning.served"
 """Under which name it is kept, among the saved state of a run, when it was served last."""
 
 
-class ServedRun(NamedTuple):
-    """A store for the run that is to be served."""
-
-    store: LightningStore
-    """What was given, or a view of it."""
-    goes_on: bool
-    """Whether an earlier process has left the run."""
-
-
-async def served_run(store: LightningStore) -> ServedRun:
+async def served_run(store: LightningStore) -> tuple[LightningStore, bool]:
     """Choose the run that a server goes on with, when none was named.
 
     Args:
         store: What is served, for a run of its own, which is new.
 
     Returns:
-        The store for the latest run that has not ended: the one that was served last, where several are left. Where
-        there is none, the store as it is.
+        The store for the latest run that has not ended: the one that was served last, where several are left; and
+        whether there is one. Else the store as it is.
     """
     chosen, latest = None, -1.0
     for run_id in await store.kept_runs():
@@ -129,7 +120,7 @@ async def served_run(store: LightningStore) -> ServedRun:
             await view.aclose()
         if served_at >= latest:
             chosen, latest = run_id, served_at
-    return ServedRun(store, False) if chosen is None else ServedRun(store.for_run(chosen), True)
+    return (store, False) if chosen is None else (store.for_run(chosen), True)
 
 
 async def note_served(store: LightningStore) -> None:
@@ -139,8 +130,5 @@ async def note_served(store: LightningStore) -> None:
 
 async def has_ended(store: LightningStore) -> bool:
     """Tell whether the end of a store's run is kept."""
-    return _is_ended(await store.load_state(RUN_STATE))
-
-
-def _is_ended(run_state: object) -> bool:
-    return isinstance(run_state, dict) and bool(run_state.get("ended"))
+    state = await store.load_state(RUN_STATE)
+    return isinstance(state, dict) and bool(state.get("ended"))
