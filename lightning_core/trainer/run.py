@@ -121,6 +121,7 @@ class Run:
         self._started = time.monotonic()
         self._failed_before = trainer.hooks.failures
         self._task: asyncio.Task[Any] | None = None
+        self._is_led = False
 
     async def execute(self) -> FitResult:
         """Run to the end."""
@@ -253,7 +254,8 @@ class Run:
             failed_hooks=failed_hooks(self._failed_before, self._trainer.hooks.failures, workers=workers),
             comparison=await compare(
                 self._store,
-                initial=self._initial,
+                # Of an algorithm that takes longer to end than it may, too.
+                initial=self._algorithm.get_initial_resources() if self._is_led else self._initial,
                 best=self._progress.best_resources,
             ),
             usage=usage,
@@ -281,6 +283,7 @@ class Run:
         algorithm.set_rollout_config(self._trainer.rollout_config)
         algorithm.set_reporter(self._progress)
         algorithm.set_test_dataset(self._test_dataset if algorithm.measures_held_out else None)
+        self._is_led = True
         try:
             self._expect_rollouts()
             await self._do(
@@ -293,6 +296,7 @@ class Run:
         finally:
             algorithm.set_reporter(None)
             algorithm.set_test_dataset(None)
+            self._is_led = False
             self._initial = algorithm.get_initial_resources()  # it may have said what it started from
             if self._trainer.initial_resources is None:
                 algorithm.set_initial_resources(own)  # the address of the proxy is this run's alone
@@ -326,7 +330,8 @@ class Run:
             await measure_held_out(
                 store,
                 self._test_dataset,
-                initial=self._initial,
+                # Of an algorithm that takes longer to end than it may, too.
+                initial=self._algorithm.get_initial_resources() if self._is_led else self._initial,
                 best=self._progress.best_resources,
                 report=self._progress,
                 config=self._trainer.rollout_config,

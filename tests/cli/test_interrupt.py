@@ -24,7 +24,7 @@ AGENTS = '''
 import asyncio, json, os, pathlib, shutil, signal, subprocess, sys, tempfile, threading, time
 
 from lightning_core import PromptTemplate, Trainer, rollout
-from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm import Algorithm, algo, run_batch
 
 # Who runs tests in the background may have switched the signal off.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,6 +39,8 @@ def ready():
 @rollout
 async def wait(task):
     """Does what its task says, and never ends."""
+    if task == "at once":
+        return 1.0
     ready()
     while True:
         try:
@@ -75,15 +77,21 @@ async def search(store, train_dataset, report):
     await run_batch(store, train_dataset, mode="train")
 
 
-@algo
-async def refuse(store, report):
-    report({"reward": 0.5}, step=1, best_resources=BEST)
-    ready()
-    while True:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            pass
+class Refuse(Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
+        self.set_initial_resources({"main_prompt": PromptTemplate(template="the first")})
+        first = await self.get_store().add_resources(self.get_initial_resources())
+        await run_batch(self.get_store(), train_dataset, mode="train", resources_id=first.resources_id)
+        self.report({"reward": 0.5}, step=1, best_resources=BEST)
+        ready()
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+
+refuse = Refuse()
 
 
 @algo
@@ -112,6 +120,8 @@ def main(agent, algorithm, *tasks):
     trainer = Trainer(algorithm=globals()[algorithm], n_runners=4, hooks=[Endpoint()])
     result = trainer.fit(globals()[agent], list(tasks) or None)
     print("result", json.dumps([result.status, result.metrics, result.best_resources["main_prompt"].template]))
+    if result.comparison is not None:
+        print("before", result.comparison.before.mean)
 
 
 if __name__ == "__main__":
@@ -206,7 +216,7 @@ def assert_nothing_is_left(process: "subprocess.Popen[str]", lines: list[str], f
     [
         pytest.param("wait", "search", ["sleep", "in a thread", "refuse"], id="async agents"),
         pytest.param("block", "search", ["a", "b"], id="sync agents"),
-        pytest.param("wait", "refuse", [], id="algorithm that refuses"),
+        pytest.param("wait", "refuse", ["at once"], id="algorithm that refuses"),
         pytest.param("wait", "block_in_its_thread", [], id="sync algorithm"),
     ],
 )
@@ -217,6 +227,7 @@ def test_fit_ends_in_time_with_the_best_so_far(folder: Path, agent: str, algorit
     assert [line for line in rest if line != "refused"] == [
         "end interrupted",
         'result ["interrupted", {"reward": 0.5}, "the best so far"]',
+        *(["before 1.0"] if algorithm == "refuse" else []),
     ]
     assert process.returncode == 0
     assert seconds < LIMIT_SECONDS
