@@ -48,19 +48,38 @@ _KEPT = 2
 """How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
 next is complete."""
 
-_COUNTS = (
-    "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "actor_rollout_ref.rollout.n",
-    "critic.ppo_mini_batch_size",
-    "data.max_prompt_length",
-    "data.max_response_length",
-    "data.train_batch_size",
-    "trainer.n_gpus_per_node",
-    "trainer.nnodes",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
+_COUNTS = {
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 1,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.model.lora.rank": 0,
+    "actor_rollout_ref.model.lora_rank": 0,
+    "actor_rollout_ref.rollout.n": 1,
+    "actor_rollout_ref.rollout.val_kwargs.n": 1,
+    "critic.ppo_mini_batch_size": 1,
+    "data.max_prompt_length": 1,
+    "data.max_response_length": 1,
+    "data.train_batch_size": 1,
+    "trainer.n_gpus_per_node": 1,
+    "trainer.nnodes": 1,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.total_epochs": 1,
+    "trainer.total_training_steps": 1,
+    "trainer.v1.separate_async.parameter_sync_step": 1,
+}
+"""What a run is reckoned with, before verl looks at it, with the least that it can be."""
+
+_NOT_NULL = (
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.top_k",
+    "actor_rollout_ref.rollout.top_p",
 )
-"""What a run is reckoned with, before verl looks at it."""
+"""Of other numbers, null may say that there is no limit, or that verl's engine is to choose."""
+
+_MAPPINGS = ("actor_rollout_ref.model.override_config.model_config", "trainer.v1.sync")
+"""What has to be a mapping, although there is nothing in it at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +178,7 @@ def _set(config: DictConfig, given: Given) -> Iterator[str]:
     """Set what was given, and give what verl has no key for, or a number, a truth value or a mapping."""
     for name, value in given.values.items():
         before = OmegaConf.select(config, name, throw_on_resolution_failure=False)
-        is_reference = isinstance(value, str) and "${" in value
-        is_two = name.endswith("_threshold")  # as 0.5_2.0
-        is_no_number = isinstance(value, str | list) and not is_reference and not is_two
-        is_said = not is_reference and (value is not None or before is not None)
-        if name in _COUNTS and is_said and (type(value) is not int or value < 1):
-            yield f"{name} is {value!r}; it has to be a whole number, 1 or more"
-            continue
-        if (isinstance(before, int | float) and is_no_number) or (
-            isinstance(before, DictConfig) and not isinstance(value, dict) and (before or value is not None)
-        ):
-            kind = "truth value" if isinstance(before, bool) else "number" if is_no_number else "mapping"
+        if kind := _kind_wanted(name, before, value):
             yield f"{name} is {value!r}; it has to be a {kind}"
             continue
         try:
@@ -181,6 +190,27 @@ def _set(config: DictConfig, given: Given) -> Iterator[str]:
                 f"unknown key {exc.full_key!r}{did_you_mean(key, map(str, beside)) or '.'} A key that verl does not "
                 f"list is written with a plus, as '+{exc.full_key}'"
             )
+        except ValueError:
+            yield f"{name} is {value!r}: {name.rpartition('.')[0]} has to be a list"
+
+
+def _kind_wanted(name: str, before: Any, value: Any) -> str | None:
+    """Return what a value has to be that is something else."""
+    if isinstance(value, str) and "${" in value:
+        return None
+    least = _COUNTS.get(name)
+    if least is not None and (value is not None or before is not None):
+        return None if type(value) is int and value >= least else f"whole number, {least} or more"
+    if isinstance(before, DictConfig) or name in _MAPPINGS:
+        is_left_out = value is None and not before and name not in _MAPPINGS
+        return None if is_left_out or isinstance(value, dict) else "mapping"
+    if name == _SAVED:
+        return None if isinstance(value, list) else "list"
+    is_text = isinstance(value, str | list) and not name.endswith("_threshold")  # which may be two, as 0.5_2.0
+    if isinstance(before, bool):
+        return "truth value" if is_text else None
+    is_no_number = is_text or value != value or (value is None and name in _NOT_NULL)
+    return "number" if isinstance(before, int | float) and is_no_number else None
 
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
