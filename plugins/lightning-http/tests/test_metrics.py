@@ -15,7 +15,7 @@ from lightning_core.utils.metrics import (
     PrometheusMetricsBackend,
     tracked,
 )
-from lightning_http import LightningStoreClient, LightningStoreServer
+from lightning_http import LightningStoreClient, LightningStoreServer, exposition
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from test_store_command import environment, serving
@@ -104,11 +104,13 @@ class Slow(InMemoryLightningStore):
 
     async def statistics(self):
         self.counted += 1
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.1)
         return await super().statistics()
 
 
-async def test_what_takes_long_to_count_is_not_counted_at_each_scrape():
+async def test_what_takes_long_to_count_is_not_counted_at_each_scrape(monkeypatch):
+    monkeypatch.setattr(exposition, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(exposition, "SELDOM", 1000.0)
     store = Slow()
     await store.enqueue_rollout("task")
     async with LightningStoreServer(store) as server:

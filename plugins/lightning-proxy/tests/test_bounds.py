@@ -24,8 +24,9 @@ def test_a_budget_costs_no_server() -> None:
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
-def test_a_proxy_costs_no_web_framework() -> None:
-    program = "import sys; import lightning_proxy.llm_proxy; print('fastapi' in sys.modules)"
+@pytest.mark.parametrize(("module", "server"), [("llm_proxy", "fastapi"), ("openai_backend", "uvicorn")])
+def test_a_proxy_costs_no_web_framework_and_a_backend_no_server(module: str, server: str) -> None:
+    program = f"import sys; import lightning_proxy.{module}; print({server!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
 
