@@ -84,8 +84,9 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
 
 async def _serve(options: dict[str, Any]) -> None:
     import asyncio
-    import gc
     import signal
+
+    from lightning_proxy.service import collect_rarely
 
     store = _store(options.pop("store", None), options.get("key"))
     served = _proxy(store, options)
@@ -97,11 +98,7 @@ async def _serve(options: dict[str, Any]) -> None:
         await served.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, told.set)
-        # An answer with tokens is thousands of small objects, so that collecting as often as usual takes a third of
-        # the time, and finds nothing.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 20)
+        collect_rarely()
         click.echo(f"proxy of {', '.join(served.models()) or 'no model'} at {served.url}")
         await told.wait()
     finally:

@@ -23,7 +23,7 @@ from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Models
 from lightning_proxy.outbox import Outbox, Ticket
-from lightning_proxy.owner import Attribution, LiveAttempts, Owner, parent_span, read_path
+from lightning_proxy.owner import Attribution, LiveAttempts, parent_span, read_path
 from lightning_proxy.paths import (
     PREFIX,
     RESPONSES,
@@ -125,8 +125,10 @@ class Engine:
             raise Refused(426, "no_websocket", "the proxy has no WebSockets; make the call over HTTP, with POST")
         who = self.attribution.identify(request.headers)
         owner = self.attribution.owner(addressed, request.headers, who)
-        if owner is not None:
-            owner = None if self.run_id is None else self._of_own_run(owner)
+        if owner is not None and self.run_id is None:
+            owner = None
+        elif owner is not None and owner.run_id == self.run_id:
+            owner = owner._replace(run_id=None)  # as of a caller without a key
         call = Call(
             request=request,
             path=addressed.path if addressed.path != PREFIX else f"{PREFIX}/",
@@ -143,9 +145,6 @@ class Engine:
         else:
             await self._admit(call, below, is_of_api=is_of_api)
             await self._run(call)
-
-    def _of_own_run(self, owner: Owner) -> Owner:
-        return owner if owner.run_id != self.run_id else Owner(None, owner.rollout_id, owner.attempt_id)
 
     # May it be made?
 

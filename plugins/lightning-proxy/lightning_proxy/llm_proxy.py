@@ -184,9 +184,7 @@ class LLMProxy(AddressedProxy):
         """See `ModelProxy.from_spec`. The URL of a proxy makes a `RemoteProxy`."""
         options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
         if isinstance(spec, str) or "url" in options:
-            options = options or {"url": spec}
-            check_options("llm_proxy", options, RemoteProxy)
-            return RemoteProxy(**options)
+            return RemoteProxy.from_spec(spec, store=store, strategy=strategy, registry=registry)
         cls._check(options)
         defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
         if registry is not default_registry():  # which other processes have, too, where there are workers
@@ -217,11 +215,6 @@ class LLMProxy(AddressedProxy):
     flush_calls = staticmethod(flush_calls)
 
     # Where it is
-
-    @property
-    def port(self) -> int:
-        """Where it listens; 0 before the system has chosen."""
-        return self._port
 
     def is_running(self) -> bool:
         """Whether calls are served."""
@@ -261,7 +254,7 @@ class LLMProxy(AddressedProxy):
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
         running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
-        self._port = await running.start(self.host, self._port)
+        self.port = await running.start(self.host, self.port)
         self._running = running
 
     def _reachable(self, store: LightningStore) -> LightningStore:
@@ -280,7 +273,7 @@ class LLMProxy(AddressedProxy):
         """Stop and start again, on the same port."""
         await self.stop()
         if _port is not None:
-            self._port = _port
+            self.port = _port
         await self.start()
 
     def _make(self, store: LightningStore | None) -> ProxyServer:

@@ -14,7 +14,7 @@ from lightning_http.connection import Sessions
 from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, Fault, ProxyError, StoreUnavailable
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
-from lightning_core.registry import Registry
+from lightning_core.registry import Registry, check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, ProxyLLM, Resource
 from lightning_proxy.jsons import dump, parse_object
@@ -36,7 +36,8 @@ class AddressedProxy(ModelProxy):
         self.key = key
         """Its own; None where it needs none."""
         self.store: LightningStore | None = None
-        self._port = port
+        self.port = port
+        """Where it listens; 0 before the system has chosen."""
         self._public_url = None if public_url is None else public_url.rstrip("/").removesuffix("/v1")
         self._keys = Keys(key)
 
@@ -49,10 +50,10 @@ class AddressedProxy(ModelProxy):
         """
         if self._public_url is not None:
             return self._public_url
-        if self._port == 0:
+        if self.port == 0:
             raise ProxyError("the proxy's port is not chosen yet; start the proxy first")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def get_store(self) -> LightningStore | None:
         """Return the store in which calls are recorded."""
@@ -183,6 +184,7 @@ class RemoteProxy(AddressedProxy):
     def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
         """See `ModelProxy.from_spec`: the URL, or that and the key by name."""
         options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {"url": spec}
+        check_options("llm_proxy", options, cls)
         return cls(**options)
 
     def is_running(self) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import gc
 import os
 import pickle
 import signal
@@ -22,7 +21,7 @@ from lightning_proxy.control import Links, forward_control
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import MAX_ATTEMPTS, PlacementRequest
 from lightning_proxy.request import Refused
-from lightning_proxy.service import ProxyService
+from lightning_proxy.service import ProxyService, collect_rarely
 from lightning_proxy.workers import ERRORS, State, Task
 
 
@@ -99,10 +98,7 @@ class Worker:
         )
         await self._adopt(service, state)
         self._task, self._service = task, service
-        # As in a proxy of one process: an answer with tokens is thousands of small objects, none of them a cycle.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 20)
+        collect_rarely()
 
     async def _adopt(self, service: ProxyService, state: State) -> None:
         await self._update(service, state.model_list, state.list_version)

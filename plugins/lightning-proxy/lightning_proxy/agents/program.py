@@ -25,14 +25,11 @@ class Tail(asyncio.Protocol):
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept = bytearray()
-        self.size = 0
-        """How many bytes came."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the pipe has ended: its other end is closed everywhere."""
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
-        self.size += len(data)
         self._kept += data
         if len(self._kept) > 2 * self._max_bytes:
             del self._kept[: -self._max_bytes]

@@ -26,10 +26,8 @@ SAME_IN_CHAT = frozenset(
 class StreamConversion(ABC):
     """Makes the events of a stream, in the agent's API, of the chunks of a chat."""
 
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """The id of the answer in the agent's API."""
+    id: str
+    """The id of the answer in the agent's API."""
 
     @abstractmethod
     def feed(self, chunk: Fields) -> list[Fields]:

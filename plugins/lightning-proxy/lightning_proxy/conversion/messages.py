@@ -85,12 +85,8 @@ class _MessagesStream(StreamConversion):
     def __init__(self, request: Fields) -> None:
         self._request = request
         self._read = ChatAnswer()
-        self._id = _new_id()
+        self.id = _new_id()
         self._has_begun = False
-
-    @property
-    def id(self) -> str:
-        return self._id
 
     def feed(self, chunk: Fields) -> list[Fields]:
         steps = self._read.feed(chunk)
@@ -109,7 +105,7 @@ class _MessagesStream(StreamConversion):
         if self._has_begun:
             return []
         self._has_begun = True
-        head = _head(self._read, self._request, self._id)
+        head = _head(self._read, self._request, self.id)
         message = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(self._read)}
         return [{"type": "message_start", "message": message}]
 

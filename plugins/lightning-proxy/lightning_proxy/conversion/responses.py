@@ -315,11 +315,8 @@ class _Items:
         self._request = request
         self._namespaced = _namespaced(request.get("tools"))
         self._id = secrets.token_hex(12)
+        self.response_id = f"resp_{self._id}"
         self._created_at = int(time.time())
-
-    @property
-    def response_id(self) -> str:
-        return f"resp_{self._id}"
 
     def id_of(self, block: Block) -> str:
         prefix = {"reasoning": "rs", "text": "msg", "call": "fc"}[block.kind]
@@ -411,11 +408,8 @@ class _ResponsesStream(StreamConversion):
     def __init__(self, request: Fields) -> None:
         self._read = ChatAnswer()
         self._items = _Items(self._read, request)
+        self.id = self._items.response_id
         self._number = 0
-
-    @property
-    def id(self) -> str:
-        return self._items.response_id
 
     def feed(self, chunk: Fields) -> list[Fields]:
         steps = self._read.feed(chunk)

@@ -109,7 +109,8 @@ class TokensBackend(Backend):
     async def send(self, request: BackendRequest) -> BackendAnswer:
         fields = request.fields
         if fields is None or request.path not in (CHAT, COMPLETIONS):
-            return _error(404, "not_served", f"a model of tokens serves chat and completions; got {request.path}")
+            message = f"a model of tokens serves chat and completions; got {request.path}"
+            return WholeAnswer(404, dump(openai_error(Refused(404, "not_served", message))))
         try:
             params = read_request(fields, request.path)
             shape: Shape
@@ -339,7 +340,3 @@ def _span_of(versions: Sequence[tuple[int, int] | None]) -> tuple[int, int] | No
 
 def _request_id(request: BackendRequest) -> str:
     return request.attempt or f"call-{time.time_ns():x}-{secrets.token_hex(4)}"
-
-
-def _error(status: int, kind: str, message: str) -> WholeAnswer:
-    return WholeAnswer(status, dump(openai_error(Refused(status, kind, message))))
