@@ -19,7 +19,7 @@ from lightning_http.listener import Listener, bind
 from lightning_http.messages import TRACES_PATH
 from lightning_http.service import Limits, Service
 from lightning_http.traces import keep_traces
-from lightning_http.web_pages import is_loopback, require_local, require_same_site
+from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
@@ -31,7 +31,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from lightning_core.concurrency import Startable
-from lightning_core.errors import ConfigError, InvalidRequest, StoreError
+from lightning_core.errors import InvalidRequest, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore
 
@@ -71,11 +71,7 @@ class AgentOpsServer(Startable):
         self, store: LightningStore, host: str = "127.0.0.1", port: int = 0, *, key: str | None = None
     ) -> None:
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
-        if key is None and not is_loopback(host):
-            raise ConfigError(
-                f"host {host} can be reached from other machines, so a key is needed: give key=, --key or "
-                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
-            )
+        require_key(host, key, what="the server", give=f"key=, --key or {KEY_VARIABLE}")
         self._service = Service(store, Keys(key), Limits(), local_only=key is None)
         self._app = Starlette(
             routes=[
@@ -104,8 +100,7 @@ class AgentOpsServer(Startable):
         """
         if self._port == 0:
             raise StoreError("the port is not chosen yet; start the server first")
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return url_of(self._host, self._port)
 
     def variables(self, rollout_id: str, attempt_id: str, key: str | None = None) -> dict[str, str]:
         """Return the environment of a program whose spans belong to an attempt.

@@ -236,7 +236,9 @@ async def test_a_server_is_started_once_and_stopped_for_good(store: InMemoryLigh
             await AgentOpsServer(store, port=int(server.url.rpartition(":")[2]), key="").start()
     await server.stop()
     assert not asyncio.all_tasks() - {asyncio.current_task()}
-    with pytest.raises(ConfigError, match=r"host 0\.0\.0\.0 can be reached from other machines, so a key is needed"):
+    with pytest.raises(
+        ConfigError, match=r"host 0\.0\.0\.0 can be reached from other machines, so the server needs a key"
+    ):
         AgentOpsServer(store, "0.0.0.0", key="")
 
 
@@ -361,7 +363,7 @@ async def test_the_command_serves_for_a_store_server_until_it_is_told_to_end(
     [
         ([], "--store"),
         (["--store", "http://127.0.0.1:9", "--key", ""], "--key is empty"),
-        (["--store", "http://127.0.0.1:9", "--host", "0.0.0.0"], "so a key is needed"),
+        (["--store", "http://127.0.0.1:9", "--host", "0.0.0.0"], "so the server needs a key"),
         (["--store", "ftp://x"], "ftp://x"),
         (["--store", "http://127.0.0.1:9"], "the store at http://127.0.0.1:9 cannot be used"),
     ],

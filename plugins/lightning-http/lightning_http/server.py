@@ -29,7 +29,7 @@ from lightning_http.exposition import Metrics
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import DEFAULT_PORT, LEASE_HEADER, OPEN_PATHS, RUN_HEADER, RUNNER_KEY_VARIABLE, TRACES_PATH
 from lightning_http.service import Limits, Service
-from lightning_http.web_pages import is_loopback, require_local, require_same_site
+from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 
 logger = logging.getLogger(__name__)
 
@@ -233,11 +233,7 @@ class LightningStoreServer(Startable, ForwardingStore):
         self.store = store
         self._key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         runners = (os.environ.get(RUNNER_KEY_VARIABLE) if runner_key is None else runner_key) or None
-        if self._key is None and not is_loopback(host):
-            raise ConfigError(
-                f"host {host} can be reached from other machines, so the store needs a key: give key=, --key or "
-                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
-            )
+        require_key(host, self._key, what="the store", give=f"key=, --key or {KEY_VARIABLE}")
         self._runner_key = runners
         self._keys = Keys(self._key, runner_key=runners, attempt_seconds=attempt_key_seconds)
         self._host = host
@@ -264,8 +260,7 @@ class LightningStoreServer(Startable, ForwardingStore):
         """
         if self._port == 0:
             raise StoreError("the port is not chosen yet; start the server first")
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return url_of(self._host, self._port)
 
     @property
     def endpoint(self) -> str:

@@ -1,10 +1,10 @@
-"""Refuses what is not for a server on this machine: other hosts' names, and what pages of other sites have sent."""
+"""Who may reach a server: other machines with a key alone, and never what pages of other sites have sent."""
 
 import functools
 import ipaddress
 from collections.abc import Collection, Mapping
 
-from lightning_core.errors import AccessDenied
+from lightning_core.errors import AccessDenied, ConfigError
 
 
 @functools.lru_cache(maxsize=64)
@@ -16,6 +16,30 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def url_of(host: str, port: int) -> str:
+    """Return where programs of this machine find what listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def require_key(host: str, key: str | None, *, what: str, give: str) -> None:
+    """Refuse to listen where other machines can call without a key.
+
+    Args:
+        host: Where to listen.
+        key: What callers have to say; None for nothing.
+        what: What listens, for the message.
+        give: How it is given a key.
+
+    Raises:
+        ConfigError: Says how to give one.
+    """
+    if key is None and not is_loopback(host):
+        raise ConfigError(
+            f"host {host} can be reached from other machines, so {what} needs a key: give {give}, or serve on 127.0.0.1"
+        )
 
 
 PAGE_HEADERS = ("host", "origin", "sec-fetch-site")

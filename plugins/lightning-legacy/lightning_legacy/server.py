@@ -14,7 +14,7 @@ from typing import Any
 from lightning_http.body import BodyRefused, body_of
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import ConnectionLimits
-from lightning_http.web_pages import PAGE_HEADERS, is_loopback, require_local, require_same_site
+from lightning_http.web_pages import PAGE_HEADERS, require_key, require_local, require_same_site
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,7 +25,6 @@ from lightning_core.compat.names import GenericResponse, RolloutLegacy, TaskIfAn
 from lightning_core.concurrency import Startable
 from lightning_core.errors import (
     AccessDenied,
-    ConfigError,
     Fault,
     InvalidRequest,
     InvalidResult,
@@ -108,11 +107,7 @@ class AgentLightningServer(Startable):
         key: str | None = None,
     ) -> None:
         warn_once()
-        if key is None and not is_loopback(host):
-            raise ConfigError(
-                f"host {host} can be reached from other machines, so the server needs a key: give key=, or serve on "
-                "127.0.0.1"
-            )
+        require_key(host, key, what="the server", give="key=")
         self.host = host
         self.port = port
         self.store = InMemoryLightningStore() if store is None else store

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from lightning_http.web_pages import is_loopback
+from lightning_http.web_pages import is_loopback, require_key
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.budget import Budget
@@ -144,11 +144,7 @@ class LLMProxy(AddressedProxy):
                 )
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
-        if key is None and not is_loopback(host):
-            raise ConfigError(
-                f"host {host} can be reached from other machines, so the proxy needs a key: give key= or "
-                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
-            )
+        require_key(host, key, what="the proxy", give=f"key= or {KEY_VARIABLE}")
         if workers > 1 and (registry is not None or clock is not None):
             raise ConfigError(
                 "registry and clock are objects of this process, which workers cannot have; leave them out"

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 from lightning_http.auth import Keys
 from lightning_http.connection import Sessions
+from lightning_http.web_pages import url_of
 
 from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, Fault, ProxyError, StoreUnavailable
@@ -52,8 +53,7 @@ class AddressedProxy(ModelProxy):
             return self._public_url
         if self.port == 0:
             raise ProxyError("the proxy's port is not chosen yet; start the proxy first")
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return url_of(self.host, self.port)
 
     def get_store(self) -> LightningStore | None:
         """Return the store in which calls are recorded."""

@@ -68,7 +68,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
 
     from lightning_http.auth import Keys
     from lightning_http.listener import Listener, bind
-    from lightning_http.web_pages import is_loopback
+    from lightning_http.web_pages import require_key
 
     from lightning_core.errors import StoreError
     from lightning_core.registry import default_registry
@@ -77,11 +77,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
     from lightning_viewer.live import Live
     from lightning_viewer.routes import page_app
 
-    if key is None and not is_loopback(host):
-        raise ConfigError(
-            f"host {host} can be reached from other machines, so the page needs a key: give --key or AGL_KEY, or serve "
-            "on 127.0.0.1"
-        )
+    require_key(host, key, what="the page", give="--key or AGL_KEY")
     closing = asyncio.Event()
     store: LightningStore | None = None
     if url is None:
