@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_core.adapter import genai
@@ -203,45 +203,50 @@ def _json_text(arguments: Any) -> str:
 
 
 Messages = list[dict[str, Any]]
-_Reader = Callable[[Span, Mapping[str, Any]], Messages]
 
 
 def request_messages(span: Span) -> Messages:
     """Read the messages that the model was given; none when the span has none."""
-    readers = (_genai_request, _indexed_request, _weave_request, _openinference_request, _event_request, _raw_request)
-    return _first_of(readers, span)
+    attributes = _with_details(span)
+    return (
+        _genai_request(attributes)
+        or chat_messages(nested(attributes, genai.PROMPT))
+        or chat_messages(nested(attributes, genai.INPUT_CHAT))
+        or chat_messages(_openinference_messages(nested(attributes, genai.OPENINFERENCE_INPUT)))
+        or _event_request(span)
+        or (chat_messages(raw_fields(attributes).get("messages")) if span.name == genai.LITELLM_RAW_SPAN else [])
+    )
 
 
 def answer_messages(span: Span) -> Messages:
     """Read the assistant's message of each choice; none when the span has none."""
-    readers = (_genai_answers, _indexed_answers, _weave_answers, _openinference_answers, _event_answers, _raw_answers)
-    return _first_of(readers, span)
+    attributes = _with_details(span)
+    return (
+        chat_messages(attributes.get(genai.OUTPUT_MESSAGES), role="assistant")
+        or chat_messages(nested(attributes, genai.COMPLETION), role="assistant")
+        or _read_choices(entries(nested(attributes, genai.OUTPUT_CHOICES)))
+        or chat_messages(_openinference_messages(nested(attributes, genai.OPENINFERENCE_OUTPUT)), role="assistant")
+        or _event_answers(span)
+        or (_read_choices(raw_choices(attributes)) if span.name == genai.LITELLM_RAW_SPAN else [])
+    )
 
 
 def offered_tools(span: Span) -> list[dict[str, Any]]:
     """Read the tools that the model was offered; none when the span has none."""
     attributes = _with_details(span)
-    found = chat_tools(attributes.get(genai.TOOL_DEFINITIONS))
-    if not found:
-        found = chat_tools(nested(attributes, *genai.TOOL_PREFIXES))
-    if not found:
-        found = chat_tools(nested(attributes, genai.INPUT_TOOLS))
-    if not found:
-        tools = _unwrapped(nested(attributes, genai.OPENINFERENCE_TOOLS), "tool")
-        found = chat_tools([tool.get("json_schema") for tool in tools])
-    if not found and span.name == genai.LITELLM_RAW_SPAN:
-        found = chat_tools(raw_fields(attributes).get("tools"))
-    return found
+    openinference = _unwrapped(nested(attributes, genai.OPENINFERENCE_TOOLS), "tool")
+    return (
+        chat_tools(attributes.get(genai.TOOL_DEFINITIONS))
+        or chat_tools(nested(attributes, *genai.TOOL_PREFIXES))
+        or chat_tools(nested(attributes, genai.INPUT_TOOLS))
+        or chat_tools([tool.get("json_schema") for tool in openinference])
+        or (chat_tools(raw_fields(attributes).get("tools")) if span.name == genai.LITELLM_RAW_SPAN else [])
+    )
 
 
 def raw_choices(attributes: Mapping[str, Any]) -> list[Any]:
     """Return the choices of LiteLLM's raw span, as the provider gave them."""
     return entries(decoded(raw_fields(attributes).get("choices")))
-
-
-def _first_of(readers: tuple[_Reader, ...], span: Span) -> Messages:
-    attributes = _with_details(span)
-    return next((found for read in readers if (found := read(span, attributes))), [])
 
 
 def _with_details(span: Span) -> Mapping[str, Any]:
@@ -253,41 +258,12 @@ def _with_details(span: Span) -> Mapping[str, Any]:
     return attributes
 
 
-def _genai_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
+def _genai_request(attributes: Mapping[str, Any]) -> Messages:
     messages = chat_messages(attributes.get(genai.INPUT_MESSAGES))
     instructions = decoded(attributes.get(genai.SYSTEM_INSTRUCTIONS))
     if messages and isinstance(instructions, (list, tuple)):
         return chat_messages([{"role": "system", "parts": instructions}]) + messages
     return messages
-
-
-def _genai_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(attributes.get(genai.OUTPUT_MESSAGES), role="assistant")
-
-
-def _indexed_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(nested(attributes, genai.PROMPT))
-
-
-def _indexed_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(nested(attributes, genai.COMPLETION), role="assistant")
-
-
-def _weave_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(nested(attributes, genai.INPUT_CHAT))
-
-
-def _weave_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return _read_choices(entries(nested(attributes, genai.OUTPUT_CHOICES)))
-
-
-def _openinference_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(_openinference_messages(nested(attributes, genai.OPENINFERENCE_INPUT)))
-
-
-def _openinference_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    messages = _openinference_messages(nested(attributes, genai.OPENINFERENCE_OUTPUT))
-    return chat_messages(messages, role="assistant")
 
 
 def _openinference_messages(given: Any) -> Messages:
@@ -313,15 +289,7 @@ def _unwrapped(given: Any, name: str) -> Iterator[Mapping[str, Any]]:
             yield entry[name]
 
 
-def _raw_request(span: Span, attributes: Mapping[str, Any]) -> Messages:
-    return chat_messages(raw_fields(attributes).get("messages")) if span.name == genai.LITELLM_RAW_SPAN else []
-
-
-def _raw_answers(span: Span, attributes: Mapping[str, Any]) -> Messages:
-    return _read_choices(raw_choices(attributes)) if span.name == genai.LITELLM_RAW_SPAN else []
-
-
-def _event_request(span: Span, _: Mapping[str, Any]) -> Messages:
+def _event_request(span: Span) -> Messages:
     return [
         message
         for event in span.events
@@ -330,7 +298,7 @@ def _event_request(span: Span, _: Mapping[str, Any]) -> Messages:
     ]
 
 
-def _event_answers(span: Span, _: Mapping[str, Any]) -> Messages:
+def _event_answers(span: Span) -> Messages:
     choices = [event.attributes for event in span.events if event.name == genai.CHOICE_EVENT]
     return _read_choices([unflatten(choice.items()) for choice in choices])
 
