@@ -40,7 +40,8 @@ def read_tokens(span: Span) -> TokenRecord:
     if genai.PROMPT_TOKEN_IDS in attributes or genai.RESPONSE_TOKEN_IDS in attributes:
         return _read_own(attributes)
     if span.name == genai.LITELLM_RAW_SPAN:
-        return _litellm(raw_fields(attributes))
+        fields = raw_fields(attributes)
+        return _answered({**fields, "choices": decoded(fields.get("choices"))})
     if genai.OUTPUT_PROMPT_TOKEN_IDS in attributes:
         return _answered(nested(attributes, genai.OPERATION_OUTPUT))
     return NO_TOKENS
@@ -72,16 +73,6 @@ def _read_own(attributes: Mapping[str, Any]) -> TokenRecord:
     if not logprobs and genai.LOGPROBS_CONTENT in attributes:
         logprobs = [_read_content(decoded(attributes[genai.LOGPROBS_CONTENT]))]
     return _record(attributes.get(genai.PROMPT_TOKEN_IDS), responses, logprobs)
-
-
-def _litellm(fields: Mapping[str, Any]) -> TokenRecord:
-    return _answered(
-        {
-            genai.PROMPT_TOKEN_IDS: fields.get(genai.PROMPT_TOKEN_IDS),
-            genai.RESPONSE_TOKEN_IDS: fields.get(genai.RESPONSE_TOKEN_IDS),
-            "choices": decoded(fields.get("choices")),
-        }
-    )
 
 
 def _answered(answer: Any) -> TokenRecord:
