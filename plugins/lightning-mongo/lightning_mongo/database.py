@@ -179,7 +179,8 @@ class Database:
 
     async def hello(self) -> dict[str, Any]:
         """Return what the server says of itself, and note what time it has."""
-        hello = await self.client.admin.command("hello")
+        # By default the driver leaves the zone out here, whatever the client was made with.
+        hello: dict[str, Any] = await self.client.admin.command("hello", codec_options=self.client.codec_options)
         self._server_ahead_seconds = hello["localTime"].timestamp() - time.monotonic()
         return hello
 
@@ -289,6 +290,15 @@ class Database:
                 return await session.with_transaction(write)
 
         return await self.retried(in_transaction)
+
+    def deletion(self, key: str) -> UpdateOne:
+        """Return what says that something of this run is deleted, so that all that was counted of it is forgotten."""
+        said = {"$set": {"written": self.new_token()}, "$currentDate": {"at": True}}
+        return UpdateOne({"_id": schema.last_deletion(key)}, said, upsert=True)
+
+    async def note_deletion(self, key: str) -> None:
+        """Say that something of this run was deleted."""
+        await self.bulk_write(schema.DELETIONS, [self.deletion(key)])
 
     def hurry(self) -> None:
         """End all waits for a server that is away."""

@@ -1,25 +1,28 @@
 """Rollout records: the queue, compare-and-set, deadlines, deletion. In the database's event loop only."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from bson import Timestamp
 from pymongo import DeleteMany, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from lightning_core.concurrency import Batcher
-from lightning_core.lifecycle import RolloutRecord
+from lightning_core.lifecycle import ENDED, RolloutRecord
 from lightning_core.store.backend import Change
 from lightning_core.store.codec.records import kept
 from lightning_core.store.query import Query
 from lightning_core.store.waits import Listeners
+from lightning_core.types import RolloutStatus
 from lightning_mongo import schema, schema as span_range
 from lightning_mongo.changes import Deadlines
-from lightning_mongo.conditions import page
-from lightning_mongo.database import Database, Session
+from lightning_mongo.conditions import matching, ordered, page
+from lightning_mongo.database import Collection, Database, Session
 from lightning_mongo.errors import duplicates
 from lightning_mongo.records import NOW, PROJECTION, changed, deadline_of, decoded, inserted
+from lightning_mongo.tally import BLOCK, Page, Tally, find_page
 
 Begin = Callable[[RolloutRecord], RolloutRecord]
 
@@ -68,6 +71,7 @@ class Rollouts:
         self._inserts: Batcher[_New, RolloutRecord] = Batcher(self._insert_all)
         self._writes: Batcher[_Write, bool] = Batcher(self._write_all)
         self._claims: Batcher[_Claim, list[RolloutRecord]] = Batcher(self._claim_all)
+        self._tally = Tally(database)
         self._deadline_questions: Batcher[str, float | None] = Batcher(self._ask_deadlines)
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
@@ -103,12 +107,9 @@ class Rollouts:
 
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Return one page of what matches, and how many match."""
-        always = {"_id.run": self._database.run_key(run_id)}
-        rollouts = self._database.collection(schema.ROLLOUTS)
-        hint = _index_for(query)
-        found, total = await self._database.retried(
-            lambda: page(rollouts, query, always, _field, PROJECTION, hint=hint)
-        )
+        is_whole = query.limit == -1 and query.offset == 0
+        place = None if is_whole else find_page(await self._tally.blocks(run_id), query)
+        found, total = await self._database.retried(partial(self._find, run_id, query, place))
         return [decoded(run_id, document) for document in found], total
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
@@ -148,17 +149,47 @@ class Rollouts:
 
     async def count(self, run_id: str) -> tuple[int, int]:
         """Return how many rollouts and how many attempts there are."""
-        stages: list[dict[str, Any]] = [
-            {"$match": {"_id.run": self._database.run_key(run_id)}},
-            {"$group": {"_id": None, "rollouts": {"$sum": 1}, "attempts": {"$sum": "$attempts"}}},
-        ]
+        rows = await self._tally.rows(run_id)
+        return sum(row["count"] for row in rows), sum(row["attempts"] for row in rows)
 
-        async def counted() -> list[dict[str, Any]]:
-            rollouts = self._database.collection(schema.ROLLOUTS)
-            return await (await rollouts.aggregate(stages, hint="in_order")).to_list()
+    async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
+        """Return how many have each status that is not an end."""
+        counts: Counter[RolloutStatus] = Counter()
+        for row in await self._tally.rows(run_id):
+            if row["_id"]["status"] not in ENDED:
+                counts[row["_id"]["status"]] += row["count"]
+        return dict(counts)
 
-        found = await self._database.retried(counted)
-        return (found[0]["rollouts"], found[0]["attempts"]) if found else (0, 0)
+    # Pages
+
+    async def _find(self, run_id: str, query: Query, place: Page | None) -> tuple[list[dict[str, Any]], int]:
+        always: dict[str, Any] = {"_id.run": self._database.run_key(run_id)}
+        rollouts = self._database.collection(schema.ROLLOUTS)
+        if place is None:
+            return await page(rollouts, query, always, _field, PROJECTION)
+        if query.limit == 0 or query.offset >= place.total:
+            return [], place.total
+        if query.sort_by in (None, "start_time") and 0 < query.limit <= BLOCK:
+            always["number"] = {"$in": await self._numbers(rollouts, query, always, place)}
+            query = query._replace(offset=0)
+        return await page(rollouts, query, always, _field, PROJECTION, total=place.total)
+
+    async def _numbers(
+        self, rollouts: Collection, query: Query, always: dict[str, Any], place: Page
+    ) -> list[Timestamp]:
+        """Return the numbers of the rollouts of a page: what is skipped is only looked at in an index."""
+        wanted = matching(query, {**always, "number": {"$gt": place.after, "$lte": place.last}}, _field)
+        by_status = query.logic == "and" and any(condition.field == "status" for condition in query.conditions)
+        found = await rollouts.find(
+            wanted,
+            {"_id": 0, "number": 1},
+            sort=ordered(query, _field),
+            skip=place.offset,
+            limit=max(query.limit, 0),
+            hint="of_status" if by_status else "numbered",
+            allow_disk_use=True,
+        ).to_list()
+        return [document["number"] for document in found]
 
     # Many requests in one call
 
@@ -335,6 +366,7 @@ class Rollouts:
             return 0
         spans = [DeleteMany({"_id": span_range.of(key, id["id"])}) for id in found]
         notes = [UpdateOne({"_id": id}, {"$currentDate": {"changed": NOW, "at": True}}, upsert=True) for id in found]
+        notes.append(self._database.deletion(key))
 
         async def write(session: Session | None) -> None:
             # In this order, what was broken off can be repeated: the rollouts are still there.
@@ -345,6 +377,7 @@ class Rollouts:
         await self._database.as_one(write)
         # Those whose numbers were taken before, and that came in after the spans were deleted.
         await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, spans))
+        await self._database.retried(partial(self._database.note_deletion, key))
         self._listeners.tell([Change(run_id, id["id"], None, None) for id in found])
         return len(found)
 
@@ -383,9 +416,3 @@ class Rollouts:
 
 def _field(name: str) -> str:
     return "_id.id" if name == "rollout_id" else name
-
-
-def _index_for(query: Query) -> str | None:
-    """Return the index for pages of some statuses in order: the server tries others first, which read each document."""
-    is_by_status = len(query.conditions) == 1 and query.conditions[0].field == "status"
-    return "by_status" if is_by_status and query.sort_by is None else None

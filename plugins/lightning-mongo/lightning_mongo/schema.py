@@ -31,7 +31,7 @@ _OPTIONS = ("unique", "sparse", "expireAfterSeconds", "partialFilterExpression")
 
 
 def _index(name: str, *keys: str, **options: Any) -> IndexModel:
-    return IndexModel([(key.lstrip("-"), -1 if key.startswith("-") else 1) for key in keys], name=name, **options)
+    return IndexModel([(key, 1) for key in keys], name=name, **options)
 
 
 def _of_those_with(field: str) -> dict[str, Any]:
@@ -40,19 +40,20 @@ def _of_those_with(field: str) -> dict[str, Any]:
 
 INDEXES: dict[str, list[IndexModel]] = {
     ROLLOUTS: [
-        # With the attempts, so that statistics need no documents.
-        _index("in_order", _RUN, "number", "attempts"),
+        # With all that the tally counts and that pages are found by, so that neither needs the documents.
+        _index("numbered", _RUN, "number", "status", "mode", "attempts", "start_time", "expires"),
+        _index("of_status", _RUN, "status", "number", "start_time", "mode"),
         _index("queued", _RUN, "ticket", **_of_those_with("ticket")),
         _index("due", _RUN, "deadline", **_of_those_with("deadline")),
-        _index("changed", _RUN, "changed"),
-        _index("by_status", _RUN, "status", "number"),
-        _index("by_start", _RUN, "start_time", "number"),
-        _index("newest", _RUN, "-start_time", "number"),
+        _index("written", _RUN, "changed", "number"),
         # Unique, so that a request that two servers carry out at the same time claims once.
         _index("claimed", _RUN, "claims.request", "claims.place", unique=True, **_of_those_with("claims")),
         _index("expired", "expires", expireAfterSeconds=0, sparse=True),
     ],
-    SPANS: [_index("expired", "expires", expireAfterSeconds=0, sparse=True)],
+    SPANS: [
+        _index("numbered", _RUN, "number"),
+        _index("expired", "expires", expireAfterSeconds=0, sparse=True),
+    ],
     DOCUMENTS: [_index("latest", _RUN, "_id.kind", "changed")],
     REQUESTS: [_index("in_run", _RUN), _index("expired", "expires", expireAfterSeconds=0)],
     DELETIONS: [
@@ -125,6 +126,15 @@ def of(key: str, rollout_id: str | None = None, attempt_id: str | None = None) -
     """
     known = {"rollout": rollout_id, "attempt": attempt_id, "span": None}
     return {f"${test}": {"run": key, **_ends(known, bound)} for test, bound in (("gte", MinKey()), ("lte", MaxKey()))}
+
+
+def last_deletion(key: str) -> dict[str, str]:
+    """Return the `_id` of what says when something of a run was deleted last, among the deletions.
+
+    Args:
+        key: The run, as it is called in the database.
+    """
+    return {"run": key, "id": ""}
 
 
 def _ends(known: dict[str, str | None], bound: Any) -> dict[str, Any]:

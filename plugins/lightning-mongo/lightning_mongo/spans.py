@@ -1,7 +1,9 @@
 """Spans in the database. In the database's event loop only."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pymongo import DeleteMany, InsertOne, UpdateOne
@@ -12,16 +14,22 @@ from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_mongo import schema, schema as span_range
-from lightning_mongo.conditions import counted, page
+from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
 from lightning_mongo.numbers import Attempt, Last, Numbers, rollouts_gone
 from lightning_mongo.records import SERVER_TIME, check_size, expires_in
+from lightning_mongo.tally import SpanTotals
 
 _FIELDS = ("sequence_id", "trace_id", "parent_id", "name", "start_time", "end_time", "source", "body")
-_PROJECTION = dict.fromkeys(_FIELDS, 1)
+_PROJECTION = dict.fromkeys((*_FIELDS, "number"), 1)
 _OWN_FIELDS = {"sequence_id", "trace_id", "span_id", "attempt_id", "parent_id", "name", "start_time", "end_time", None}
 """What the database can sort by."""
+
+_ALL = Query(sort_by="sequence_id")
+
+_Read = tuple[str, str, str | None]
+"""A run, as it is called in the database, a rollout, and an attempt; None for all of them."""
 
 
 class _Numbered(NamedTuple):
@@ -52,6 +60,8 @@ class Spans:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers = Numbers(database)
+        self._totals = SpanTotals(database)
+        self._reads: Batcher[_Read, list[dict[str, Any]]] = Batcher(self._read_all, max_size=50)
         self._inserts: Batcher[list[dict[str, Any]], _Inserted] = Batcher(self._insert_all, max_size=100)
 
     async def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
@@ -124,20 +134,35 @@ class Spans:
         always = {"_id": span_range.of(self._database.run_key(run_id), rollout_id, attempt_id)}
         own = query if query.sort_by in _OWN_FIELDS else Query()
         spans = self._database.collection(schema.SPANS)
-        found, total = await self._database.retried(lambda: page(spans, own, always, _field, _PROJECTION))
+        if own == _ALL:
+            found = await self._reads.ask((self._database.run_key(run_id), rollout_id, attempt_id))
+            total = len(found)
+        else:
+            found, total = await self._database.retried(lambda: page(spans, own, always, _field, _PROJECTION))
         reader = SpanReader(rollout_id)
         decoded = [reader.decoded(document["_id"]["attempt"], _encoded(document)) for document in found]
         return (decoded, total) if own is query else select(decoded, query)
 
+    async def _read_all(self, reads: list[_Read]) -> list[list[dict[str, Any]]]:
+        """Return all spans of each rollout or attempt, in their order."""
+        spans, ranges = self._database.collection(schema.SPANS), [{"_id": span_range.of(*read)} for read in set(reads)]
+        found = await self._database.retried(lambda: spans.find({"$or": ranges}, _PROJECTION).to_list())
+        by_read: defaultdict[_Read, list[dict[str, Any]]] = defaultdict(list)
+        for document in sorted(found, key=lambda each: (each["sequence_id"], each["number"])):
+            id = document["_id"]
+            for attempt_id in (None, id["attempt"]):
+                by_read[id["run"], id["rollout"], attempt_id].append(document)
+        return [by_read[read] for read in reads]
+
     async def delete_all(self, run_id: str) -> None:
         """Delete what is left of a run."""
-        spans, wanted = self._database.collection(schema.SPANS), span_range.of(self._database.run_key(run_id))
-        await self._database.retried(lambda: spans.delete_many({"_id": wanted}))
+        spans, key = self._database.collection(schema.SPANS), self._database.run_key(run_id)
+        await self._database.retried(lambda: spans.delete_many({"_id": span_range.of(key)}))
+        await self._database.retried(lambda: self._database.note_deletion(key))
 
     async def count(self, run_id: str) -> int:
         """Return how many there are."""
-        spans, wanted = self._database.collection(schema.SPANS), span_range.of(self._database.run_key(run_id))
-        return await self._database.retried(lambda: counted(spans, {"_id": wanted}))
+        return await self._database.retried(partial(self._totals.count, self._database.run_key(run_id)))
 
     async def _number(self, attempt: Attempt, spans: Sequence[tuple[int, EncodedSpan]]) -> _Numbered:
         """Number those spans that are new, and take the numbers."""
@@ -187,6 +212,8 @@ class Spans:
         gone = rollouts - {(document["_id"]["run"], document["_id"]["id"]) for document in found}
         deletions = [DeleteMany({"_id": span_range.of(*each)}) for each in gone]
         await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, deletions))
+        for run, _ in gone:
+            await self._database.retried(partial(self._database.note_deletion, run))
         return gone
 
     async def _keep_all(self, requests: list[list[dict[str, Any]]]) -> list[set[int]]:

@@ -135,6 +135,21 @@ async def test_work_from_another_store_is_heard_of(mongod: Mongod, partition: st
         assert sorted(each.input for each in claimed) == [0, 1, 2]
 
 
+async def test_work_is_heard_of_in_any_time_zone(
+    standalone: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "XYZ+5")
+    time.tzset()
+    try:
+        async with stores(standalone, partition) as (one, other):
+            waiting = await called_only(one)
+            await other.enqueue_rollout("a")
+            assert (await soon(waiting)).input == "a"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 async def test_results_and_deletions_of_another_store_are_heard_of(mongod: Mongod, partition: str) -> None:
     async with stores(mongod, partition) as (one, other):
         first, second = [await other.start_rollout(n) for n in range(2)]

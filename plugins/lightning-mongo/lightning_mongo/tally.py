@@ -1,0 +1,287 @@
+"""How many rollouts and spans there are, and where pages begin, without counting all of them each time.
+
+A process remembers how many rollouts there are in each block of numbers. When it is asked, it counts those blocks anew
+in which something was written since, as an index of the database says. Spans never change, so it counts those that came
+since. Nothing is kept in the database that could differ from the documents. A deletion leaves a mark, after which all
+is counted again.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from bson import Timestamp
+
+from lightning_core.concurrency import Batcher
+from lightning_core.store.query import Query
+from lightning_mongo import schema
+from lightning_mongo.conditions import counted
+from lightning_mongo.database import Database
+
+_OVERLAP_SECONDS: Final = 70
+"""What bears a time may be seen as much later: the server undoes a transaction that is open for a minute."""
+
+BLOCK: Final = 4_096
+"""How many rollouts are in a block."""
+
+_GROUP: Final = {
+    "_id": {"status": "$status", "mode": "$mode"},
+    "count": {"$sum": 1},
+    "attempts": {"$sum": "$attempts"},
+    "earliest": {"$min": "$start_time"},
+    "latest": {"$max": "$start_time"},
+    "last": {"$max": "$number"},
+    "expires": {"$min": "$expires"},
+}
+
+
+class Block(NamedTuple):
+    """What there is of some numbers."""
+
+    after: Timestamp
+    """The numbers begin after this one."""
+    last: Timestamp
+    rows: list[dict[str, Any]]
+    """As the database has grouped and counted them."""
+    expires: datetime | None
+    """Up to when none of it is deleted by the server."""
+
+    @property
+    def size(self) -> int:
+        """How many there are of all groups."""
+        return sum(row["count"] for row in self.rows)
+
+
+class Page(NamedTuple):
+    """The rollouts that a page is among, and how many of them come before it."""
+
+    total: int
+    """How many match on all pages."""
+    after: Timestamp
+    last: Timestamp
+    offset: int
+
+
+class State(NamedTuple):
+    """What was so when a run was looked at."""
+
+    at: datetime
+    """A time of the server; what was written before is known."""
+    epoch: tuple[Any, ...]
+    """Of the server and of the deletions; when it is another one, all is counted anew."""
+
+    def is_still(self, now: "State") -> bool:
+        """Whether what was counted then is known to be there now."""
+        return self.epoch == now.epoch and (now.at - self.at).total_seconds() < schema.DELETIONS_KEPT_SECONDS / 2
+
+    def settled(self) -> Timestamp:
+        """Return a number and time before which nothing that was not seen then can appear any more."""
+        return Timestamp(int(self.at.timestamp()) - _OVERLAP_SECONDS, 0)
+
+
+async def state_of(database: Database, key: str) -> State:
+    """Return the state of a run."""
+    deletions = database.collection(schema.DELETIONS)
+    hello, deleted = await asyncio.gather(
+        database.hello(), deletions.find_one({"_id": schema.last_deletion(key)}, {"written": 1})
+    )
+    # Another server, or the same one after a crash, may not have all that was read before.
+    server = hello.get("topologyVersion", {}).get("processId")
+    return State(hello["localTime"], (server, None if deleted is None else deleted["written"]))
+
+
+class _Settled(NamedTuple):
+    """What has been counted of a run's spans."""
+
+    state: State
+    expires: datetime | None
+    """Up to when none of them is deleted by the server."""
+    until: Timestamp
+    """The number up to which they were counted."""
+    spans: int
+
+
+class SpanTotals:
+    """Counts the spans of each run: those that came since it was asked last.
+
+    Args:
+        database: The open database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, _Settled] = {}
+
+    async def count(self, key: str) -> int:
+        """Return how many a run has."""
+        spans = self._database.collection(schema.SPANS)
+        now = await state_of(self._database, key)
+        first = await spans.find_one({"expires": {"$exists": True}}, {"expires": 1}, sort=[("expires", 1)])
+        known = self._known.get(key)
+        if known is None or not known.state.is_still(now) or (known.expires is not None and known.expires <= now.at):
+            known = _Settled(now, None, Timestamp(0, 0), 0)
+        until = max(known.until, now.settled())
+        came, newest = await asyncio.gather(
+            counted(spans, {"_id.run": key, "number": {"$gt": known.until, "$lte": until}}),
+            counted(spans, {"_id.run": key, "number": {"$gt": until}}),
+        )
+        settled = known.spans + came
+        self._known[key] = _Settled(now, None if first is None else first["expires"], until, settled)
+        return settled + newest
+
+
+class Tally:
+    """Counts the rollouts of each run, by status and mode.
+
+    Args:
+        database: The open database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, tuple[State, list[Block]]] = {}
+        self._questions: Batcher[str, list[Block]] = Batcher(self._look_at_all)
+
+    async def blocks(self, run_id: str) -> list[Block]:
+        """Return the blocks of a run, in the order of the numbers."""
+        return await self._questions.ask(self._database.run_key(run_id))
+
+    async def rows(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the rows of all blocks of a run."""
+        return [row for block in await self.blocks(run_id) for row in block.rows]
+
+    async def _look_at_all(self, keys: list[str]) -> list[list[Block]]:
+        found = {key: await self._look(key) for key in dict.fromkeys(keys)}
+        return [found[key] for key in keys]
+
+    async def _look(self, key: str) -> list[Block]:
+        known, state = self._known.get(key), self._database.retried(lambda: state_of(self._database, key))
+        if known is None:
+            now, blocks = await state, None
+        else:
+            now, written = await asyncio.gather(state, self._written(key, known[0].settled()))
+            blocks = await self._renewed(key, known[1], written, now.at) if known[0].is_still(now) else None
+        if blocks is None:
+            blocks = await self._counted(key, Timestamp(0, 0))
+        self._known[key] = now, blocks
+        return blocks
+
+    async def _renewed(self, key: str, known: list[Block], written: list[dict[str, Any]], now: datetime) -> list[Block]:
+        blocks = list(known)
+        lasts = [block.last for block in blocks]
+        stale = {place for place, block in enumerate(blocks) if block.expires is not None and block.expires <= now}
+        goes_on = False
+        for each in written:
+            end = bisect_left(lasts, each["last"])
+            stale.update(range(bisect_left(lasts, each["first"]), min(end + 1, len(blocks))))
+            goes_on = goes_on or end == len(blocks)
+        new: list[Block] = []
+        if goes_on:
+            after = lasts[-1] if lasts else Timestamp(0, 0)
+            if blocks and blocks[-1].size < BLOCK:
+                after = blocks.pop().after
+            new = await self._counted(key, after)
+        places = [place for place in sorted(stale) if place < len(blocks)]
+        rows = await asyncio.gather(*(self._rows(key, blocks[n].after, blocks[n].last) for n in places))
+        for place, own in zip(places, rows, strict=True):
+            blocks[place] = _block(blocks[place].after, blocks[place].last, own)
+        return [block for block in blocks if block.rows] + new
+
+    async def _counted(self, key: str, after: Timestamp) -> list[Block]:
+        """Count all that come after a number."""
+        blocks: list[Block] = []
+        while rows := await self._rows(key, after, None):
+            block = _block(after, max(row["last"] for row in rows), rows)
+            blocks.append(block)
+            if block.size < BLOCK:
+                break
+            after = block.last
+        return blocks
+
+    async def _rows(self, key: str, after: Timestamp, last: Timestamp | None) -> list[dict[str, Any]]:
+        """Count those of one block; without its last number, as many as a block has."""
+        numbers = {"$gt": after} if last is None else {"$gt": after, "$lte": last}
+        stages: list[dict[str, Any]] = [{"$match": {"_id.run": key, "number": numbers}}]
+        if last is None:
+            stages += [{"$sort": {"_id.run": 1, "number": 1}}, {"$limit": BLOCK}]
+        return await self._aggregated([*stages, {"$group": _GROUP}], "numbered")
+
+    async def _written(self, key: str, since: Timestamp) -> list[dict[str, Any]]:
+        """Return the first and the last number of those of each second of which one was written since."""
+        first_and_last = {"first": {"$min": "$number"}, "last": {"$max": "$number"}}
+        stages: list[dict[str, Any]] = [
+            {"$match": {"_id.run": key, "changed": {"$gte": since}}},
+            {"$group": {"_id": {"$tsSecond": "$number"}, **first_and_last}},
+        ]
+        return await self._aggregated(stages, "written")
+
+    async def _aggregated(self, stages: list[dict[str, Any]], index: str) -> list[dict[str, Any]]:
+        async def ask() -> list[dict[str, Any]]:
+            rollouts = self._database.collection(schema.ROLLOUTS)
+            return await (await rollouts.aggregate(stages, hint=index)).to_list()
+
+        return await self._database.retried(ask)
+
+
+def _block(after: Timestamp, last: Timestamp, rows: list[dict[str, Any]]) -> Block:
+    expires = min((row["expires"] for row in rows if row["expires"] is not None), default=None)
+    return Block(after, last, rows, expires)
+
+
+class _Part(NamedTuple):
+    """What matches in one block, in the query's order."""
+
+    block: Block
+    size: int
+    low: float
+    """None comes before."""
+    high: float
+
+
+def find_page(blocks: Sequence[Block], query: Query) -> Page | None:
+    """Return where a page is, or None where that is not known: its conditions are not on the status and the mode.
+
+    Args:
+        blocks: Of rollouts, by status and mode, with the bounds of their start times.
+        query: Which rollouts, in which order.
+    """
+    if any(condition.field not in ("status", "mode") for condition in query.conditions):
+        return None
+    is_up = query.sort_by is None or query.sort_order == "asc"
+    parts = []
+    for place, block in enumerate(blocks):
+        rows = [row for row in block.rows if query.matches(row["_id"], dict.get)]
+        if rows:
+            low, high = float(place), float(place)
+            if query.sort_by is not None:
+                low, high = min(row["earliest"] for row in rows), max(row["latest"] for row in rows)
+            parts.append(_Part(block, sum(row["count"] for row in rows), *((low, high) if is_up else (-high, -low))))
+    total = sum(part.size for part in parts)
+    if query.offset >= total:
+        return Page(total, Timestamp(0, 0), Timestamp(0, 0), 0)
+    before, first, end = 0, 0, len(parts)
+    if query.sort_by in (None, "start_time"):
+        parts = parts if is_up else parts[::-1]
+        before, first, end = _cut(parts, query, is_up=is_up)
+    among = parts[first:end] if is_up else parts[first:end][::-1]
+    return Page(total, among[0].block.after, among[-1].block.last, query.offset - before)
+
+
+def _cut(parts: Sequence[_Part], query: Query, *, is_up: bool) -> tuple[int, int, int]:
+    """Return how many come before the parts that have the page, and the places where these begin and end."""
+    last = float("inf") if query.limit == -1 else query.offset + query.limit
+    highest = list(accumulate((part.high for part in parts), max))
+    lowest = list(accumulate((part.low for part in reversed(parts)), min))[::-1]
+    count, before, first = 0, 0, 0
+    for place, part in enumerate(parts):
+        # Those that start at the same time are in the order of insertion in either direction.
+        if place > 0 and (highest[place - 1] < lowest[place] or (is_up and highest[place - 1] == lowest[place])):
+            if count >= last:
+                return before, first, place
+            if count <= query.offset:
+                before, first = count, place
+        count += part.size
+    return before, first, len(parts)

@@ -1,0 +1,83 @@
+"""Totals and pages of a store that remembers what it counted, while another store writes."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from lightning_mongo import MongoLightningStore
+from lightning_mongo.testing import Mongod
+
+from lightning_core.lifecycle import ENDED
+from lightning_core.store import LightningStore
+from lightning_core.store.query import make_query, select
+from lightning_core.testing import FakeClock
+from lightning_core.types import EnqueueRolloutRequest, Rollout, Span
+
+OLDEST, NEWEST = ({"sort_by": "start_time", "sort_order": order} for order in ("asc", "desc"))
+QUERIES: list[dict[str, Any]] = [
+    *({}, OLDEST, NEWEST),
+    *({"status_in": ["succeeded"]}, {"status_in": ["succeeded"], **NEWEST}),
+    {"status_in": ["queuing", "failed"], "mode_in": ["val"], **OLDEST},
+    {"status_in": ["failed"], "mode_in": ["val"], "filter_logic": "or"},
+]
+
+
+async def check(store: LightningStore) -> None:
+    """Compare pages, totals and statistics with what there is."""
+    found, there = await store.statistics(), list(await store.query_rollouts())
+    spans = [await store.query_spans(each.rollout_id, limit=0) for each in there]
+    assert found["total_rollouts"] == len(there)
+    assert found["total_attempts"] == sum(each.status != "queuing" for each in there)
+    assert found["total_spans"] == sum(page.total for page in spans)
+    assert found["live_rollouts"] == Counter(each.status for each in there if each.status not in ENDED)
+    for query in QUERIES:
+        for offset in range(0, len(there) + 5, 5):
+            page = await store.query_rollouts(limit=4, offset=offset, **query)
+            expected, total = select(there, make_query(Rollout, limit=4, offset=offset, **query))
+            assert [each.input for each in page] == [each.input for each in expected], (query, offset)
+            assert page.total == total
+
+
+async def end(store: LightningStore, rollout: Any, status: Any) -> None:
+    for number in range(2):
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        await store.add_span(Span.from_attributes(attributes={}, name=str(number), **ids))
+    await store.update_attempt(rollout.rollout_id, "latest", status=status)
+
+
+async def test_what_another_store_writes_is_counted(
+    mongod: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_mongo.tally.BLOCK", 3)
+    monkeypatch.setattr("lightning_mongo.tally._OVERLAP_SECONDS", 0)
+    clock = FakeClock()
+    one, other = (MongoLightningStore(mongod.uri, partition_id=partition, run_id="r", clock=clock) for _ in range(2))
+
+    async def enqueue(count: int, first: int) -> None:
+        for number in range(first, first + count, 2):  # two with the same time of start
+            modes = ("train", "val") if number % 4 else ("val", None)
+            await other.enqueue_many_rollouts(
+                [EnqueueRolloutRequest(input=number + n, mode=mode) for n, mode in enumerate(modes)]
+            )
+            await clock.advance(1)
+
+    await enqueue(14, 0)
+    claimed = [await other.dequeue_rollout() for _ in range(9)]
+    for number, rollout in enumerate(claimed[:6]):
+        await end(other, rollout, "succeeded" if number % 3 else "failed")
+    await check(one)
+    await asyncio.sleep(2)  # from now on, all blocks are older than what is counted anew
+    await check(one)
+    assert claimed[3] is not None
+    await end(other, claimed[7], "failed")  # in the middle
+    await other.update_rollout(claimed[3].rollout_id, mode="val")  # ended long ago
+    await enqueue(6, 14)
+    await check(one)
+    await asyncio.sleep(2)
+    for rollout in (claimed[3], claimed[0]):
+        assert rollout is not None
+        await other.delete_rollouts([rollout.rollout_id])
+        await check(one)
+    for store in (one, other):
+        await store.aclose()
