@@ -6,10 +6,7 @@ from typing import Unpack
 import click
 
 from lightning_core.cli.options import RunOptions, run_options
-
-KEY_VARIABLE = "AGL_REFEREE_KEY"
-"""The environment variable with the key that whoever submits has to know."""
-PORT = 4749
+from lightning_referee import defaults
 
 
 @click.command()
@@ -43,7 +40,9 @@ PORT = 4749
     help="The lowest and the highest reward that there can be.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="The port to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=defaults.PORT, show_default=True, help="The port to listen on."
+)
 @run_options()
 @click.pass_context
 def referee(
@@ -86,7 +85,7 @@ def referee(
     }
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
-    click.echo(f"referee at {url}, for MCP at {url}/mcp; the key is in {KEY_VARIABLE}", err=True)
+    click.echo(f"referee at {url}, for MCP at {url}/mcp; the key is in {defaults.KEY_VARIABLE}", err=True)
     job = run_changed(context, config, {"algorithm": algorithm}, **options)
     assert isinstance(job.trainer.algorithm, Referee)
     click.echo(job.trainer.algorithm.choice, err=True)
