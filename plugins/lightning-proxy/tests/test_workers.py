@@ -388,7 +388,7 @@ async def test_it_stops_and_starts_again_on_its_port_and_leaves_no_process(
     assert await say(Agent(http, proxy, attempt)) == 200
     pids += (await proxy.status())["workers"]
     await proxy.stop()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     assert len(await store.query_spans(attempt.rollout_id)) == 2
 
