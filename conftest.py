@@ -2,9 +2,14 @@
 
 import asyncio
 import gc
+import os
+import ssl
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Generator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +67,17 @@ sys.addaudithook(_note_process)
 
 LONGEST = "plugins/lightning-verl/tests/e2e/test_trainings.py"
 """Begins first, so that two processes end together."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have clients load one certificate, not all, which takes each of thousands 20 ms: tests ask this machine only."""
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if certificates and not hasattr(config, "workerinput"):
+        until_end = ExitStack()
+        config.add_cleanup(until_end.close)
+        file = Path(until_end.enter_context(tempfile.TemporaryDirectory()), "one.pem")
+        file.write_text(ssl.DER_cert_to_PEM_cert(certificates[0]))
+        os.environ["SSL_CERT_FILE"] = str(file)
 
 
 gc.disable()  # until thousands of tests, and all that they import, are there for good

@@ -65,7 +65,7 @@ def test_the_recorded_example_without_its_data_is_a_wrong_config_that_says_what_
         env={name: value for name, value in os.environ.items() if name != "AGL_TEST_DATA"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert finished.returncode == 2

@@ -52,8 +52,8 @@ def read_pins(file: str = "constraints.txt") -> dict[str, str]:
 
 def import_in_new_process(statement: str) -> dict[str, Any]:
     command = [sys.executable, "-c", statement + REPORT]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)  # a first import also compiles
-    completed = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=200)  # a first import also compiles
+    completed = subprocess.run(command, check=True, capture_output=True, timeout=200)
     report: dict[str, Any] = json.loads(completed.stdout)
     return report
 

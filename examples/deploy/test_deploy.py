@@ -28,7 +28,7 @@ def test_a_manifest_fits_the_schema(manifest: dict[str, Any]) -> None:
 
 def test_the_slurm_script_is_sound() -> None:
     shellcheck = Path(sys.executable).parent / "shellcheck"
-    done = subprocess.run([shellcheck, HERE / "run.sbatch"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([shellcheck, HERE / "run.sbatch"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout
 
 
@@ -85,7 +85,7 @@ def test_the_commands_of_the_manifests_do_a_run_together(start: Any) -> None:
     said, _ = algorithm.communicate(timeout=100)
     assert algorithm.returncode == 0, said
     assert "step 1: train_reward 0.5;" in said
-    said, _ = runner.communicate(timeout=60)
+    said, _ = runner.communicate(timeout=200)
     assert (runner.returncode, "the run has ended" in said) == (0, True), said
     store.send_signal(signal.SIGTERM)
     assert store.wait(60) == 0

@@ -62,13 +62,18 @@ def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(run_py
         assert printed.splitlines()[-1].startswith("best: Of the free rooms")
         assert worker.wait(timeout=60) == 0  # the run has ended
         again = subprocess.run(
-            [sys.executable, "own_algorithm.py", url], cwd=HERE, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "own_algorithm.py", url],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
         assert again.returncode == 1
         assert "has ended; there is no more work; start `agl store`" in again.stderr
     finally:
         for process in (worker, store, model):
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=200)
             if process.stdout is not None:
                 process.stdout.close()

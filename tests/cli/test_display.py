@@ -304,7 +304,7 @@ def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         before = termios.tcgetattr(ours)
-        status = process.wait(timeout=60)
+        status = process.wait(timeout=200)
         after = termios.tcgetattr(ours)
     os.close(theirs)
     shown = b""
@@ -373,6 +373,6 @@ with stdout_for_json() as lines:
     lines.write({"n": 1})
 print("after")
 """
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert completed.stdout == '{"n": 1}\nafter\n'
     assert completed.stderr == "of a program\nof Python\n"

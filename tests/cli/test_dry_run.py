@@ -36,7 +36,7 @@ def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 

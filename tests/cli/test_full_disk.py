@@ -41,7 +41,7 @@ def agl(folder: Path, *arguments: str, full: str = "") -> subprocess.CompletedPr
         env={**os.environ, "FULL": full},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 

@@ -63,7 +63,7 @@ def test_commands_and_options_are_completed(typed: str, completions: list[str]) 
         env={**os.environ, "_AGL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.stdout.splitlines() == completions

@@ -152,7 +152,7 @@ def test_listing_imports_no_plugin_and_nothing_heavy(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert "fancy_algorithm:Fancy" in done.stdout

@@ -118,7 +118,7 @@ def run_agl(folder: Path, *arguments: str, kill: str = "never:0", **variables: s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

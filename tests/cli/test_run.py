@@ -246,7 +246,7 @@ def test_interrupt_is_130(folder: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == b"interrupted before the task was done\n"
 

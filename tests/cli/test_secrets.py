@@ -179,7 +179,7 @@ def test_words_in_the_environment_are_not_taken_for_secrets(config: Path, monkey
 def test_folder_of_a_run_is_its_owners_alone(config: Path, runs_dir: Path) -> None:
     config.write_text(CONFIG.replace("store: memory\n", ""))
     command = [sys.executable, "-m", "lightning_core", "train", config]
-    subprocess.run(command, umask=0, capture_output=True, timeout=60, check=False)
+    subprocess.run(command, umask=0, capture_output=True, timeout=200, check=False)
     (folder,) = runs_dir.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()} == {

@@ -345,7 +345,7 @@ def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
     ) as process:
         os.close(theirs)
         shown = read_terminal(ours)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert errors == b""
     assert "\x1b[?25l" in shown  # the table hides the cursor, and shows it again

@@ -63,7 +63,7 @@ def run(python: str, script: Path) -> list[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
         env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     )

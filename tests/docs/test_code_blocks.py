@@ -52,6 +52,7 @@ def _run_alone(page: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
         "HOME": str(folder),
         "LIGHTNING_CORE_SOURCE": str(ROOT),
         "PYTHONSAFEPATH": "",
+        **{name: value for name, value in os.environ.items() if name == "SSL_CERT_FILE"},
     }
     return subprocess.run(
         [sys.executable, "-W", "error", RUNNER, page],
@@ -61,7 +62,7 @@ def _run_alone(page: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

@@ -59,7 +59,7 @@ def test_the_examples_pass(tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout

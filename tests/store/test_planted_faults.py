@@ -28,7 +28,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert " passed" in finished.stdout, finished.stdout + finished.stderr

@@ -39,7 +39,7 @@ def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert finished.returncode == 1, finished.stdout + finished.stderr

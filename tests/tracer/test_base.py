@@ -15,7 +15,7 @@ def test_importing_emitters_and_tracers_leaves_the_opentelemetry_sdk_alone() -> 
         "assert not [m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'wrapt'))]; "
         "assert t.OtelTracer.__name__ == 'OtelTracer'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
 async def test_tracer_is_active_inside_of_its_trace_only(tracer: OtelTracer) -> None:

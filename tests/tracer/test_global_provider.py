@@ -23,7 +23,7 @@ async def traced(tracer):
 
 def run(script: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", COMMON + script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "error", "-c", COMMON + script], capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

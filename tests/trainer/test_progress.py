@@ -76,7 +76,7 @@ def test_on_a_terminal_a_run_is_shown_while_stdout_stays_the_programs(tmp_path: 
         with contextlib.suppress(OSError):  # Linux says so when the other end is closed
             while data := os.read(ours, 65536):
                 shown += data
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     os.close(ours)
     assert out == b"{'train_reward': 1.0}\n"
     assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1

@@ -21,7 +21,7 @@ def run(initialises: str, folder: Path, **variables: str) -> dict[str, Any]:
         env={**own, **variables},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -270,7 +270,7 @@ async def run_program(command: list[str], folder: Path, **variables: str) -> str
         env={**own, **variables},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -313,7 +313,7 @@ async def test_with_an_older_opentelemetry_the_program_is_run_as_it_is(
 )
 def test_what_is_no_program_is_refused(arguments: list[str], told: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lightning_agentops", *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "lightning_agentops", *arguments], capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, told in done.stderr) == (1, True)
 

@@ -211,7 +211,7 @@ def test_an_agent_that_nothing_governs_does_not_succeed(tmp_path: Path) -> None:
             "runner: {name: agentos, kernel: policy.yaml}\nreward: {name: agentos}\n"
         )
         command = [sys.executable, "-m", "lightning_core", "train", "config.yaml"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode != 0
         return " ".join((done.stdout + done.stderr).split())
 

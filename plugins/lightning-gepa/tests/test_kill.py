@@ -100,7 +100,7 @@ async def run_agl(folder: Path, url: str, *arguments: str, end: str = "0 SIGKILL
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), timeout=120)
+        output, _ = await asyncio.wait_for(process.communicate(), timeout=280)
     except BaseException:
         process.kill()
         await process.wait()

@@ -81,7 +81,7 @@ def joining(folder: Path, *arguments: str, **variables: str) -> "Iterator[subpro
 
 async def end_of(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Wait for the end of a process; return its status and what it said."""
-    said, errors = await asyncio.to_thread(process.communicate, timeout=60)
+    said, errors = await asyncio.to_thread(process.communicate, timeout=200)
     return process.returncode, said, errors
 
 
@@ -134,7 +134,7 @@ def url(folder: Path) -> Iterator[str]:
         yield process.stdout.readline().split()[-1]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 async def nobody(store: LightningStore, worker_id: int) -> None:
@@ -267,6 +267,6 @@ def test_wrong_argument_is_named_with_status_2(
 def test_config_that_is_not_there_is_named(folder: Path):
     (folder / "config.yaml").unlink()
     with joining(folder, "--store", "http://127.0.0.1:1") as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=200)
     assert process.returncode == 2
     assert "cannot read config file config.yaml: No such file or directory" in errors

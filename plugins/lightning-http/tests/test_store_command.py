@@ -169,7 +169,7 @@ def test_damaged_database_is_one_line_and_is_left_as_it_was(tmp_path):
         [*COMMAND, "--backend", "sqlite", "--path", str(path), "--port", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         env=environment(),
         check=False,
     )

@@ -350,6 +350,6 @@ loader = agl.DevTaskLoader(["2+3"], {})
 agl.AgentLightningClient("http://127.0.0.1:9")
 agl.AgentLightningServer()
 """
-    ran = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("DeprecationWarning: the protocol of agentlightning 0.1 and 0.2 is deprecated") == 1

@@ -28,7 +28,7 @@ def agl(*arguments: str, cwd: Path | None = None, **variables: str) -> subproces
         [sys.executable, "-m", "lightning_core", *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         cwd=cwd,
         env=_environment(variables),
         check=False,
@@ -56,7 +56,7 @@ def serving(*arguments: str, **variables: str) -> Iterator[str]:
         yield line.split()[-1]
     finally:
         process.terminate()
-        said = process.communicate(timeout=60)
+        said = process.communicate(timeout=200)
         assert (process.returncode, said[1]) == (0, "")
 
 

@@ -112,7 +112,7 @@ def test_several_workers_end_with_the_command(tmp_path: Path) -> None:
         workers = psutil.Process(process.pid).children(recursive=True)
         assert len(workers) == 2
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
         assert not [each for each in workers if each.is_running()]
 

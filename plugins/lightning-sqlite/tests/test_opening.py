@@ -30,7 +30,7 @@ NOBODY = 65534
 def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a script in another process."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def make_store_file(path: Path) -> None:

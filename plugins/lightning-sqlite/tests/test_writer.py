@@ -199,7 +199,7 @@ def test_a_store_that_is_forgotten_lets_go_of_its_file(path: Path) -> None:
 
 def run_script(script: str, path: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_a_forgotten_close_does_not_keep_the_interpreter_from_ending(path: Path) -> None:

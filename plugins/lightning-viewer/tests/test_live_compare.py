@@ -41,7 +41,7 @@ async def test_a_report_of_two_runs_compares_them(tmp_path: Path) -> None:
     target = tmp_path / "both.html"
     command = [sys.executable, "-m", "lightning_core", "report", after.run_id, before.run_id]
     command += ["--runs-dir", str(tmp_path), "-o", str(target)]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     page = await asyncio.to_thread(target.read_text)
     told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])

@@ -37,7 +37,7 @@ async def agent_of_fields(task: dict[str, str]) -> float:
 
 def agl(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lightning_core", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def embedded(text: str) -> dict[str, Any]:
@@ -318,7 +318,7 @@ def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> 
     for name, *runs in (["show"], ["report"], ["top"], ["compare", result.run_id, result.run_id]):
         command = [sys.executable, "-c", f"from lightning_viewer.commands import {name}; {name}()", *runs]
         command += ["--runs-dir", str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert done.returncode == 0, done.stderr
     assert file.read_bytes() == before
     asyncio.run(trainer.store.aclose())

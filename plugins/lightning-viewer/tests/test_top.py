@@ -36,7 +36,7 @@ async def looks_at_itself(task: dict[str, Any]) -> float:
     """Looks at the run that it is part of, while that goes on, in another process."""
     if task["n"] == 2:
         arguments = [sys.executable, "-c", WATCH, "--runs-dir", task["runs"]]
-        done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=60)
+        done = await asyncio.to_thread(subprocess.run, arguments, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
         (Path(task["runs"]).parent / "shown.txt").write_text(done.stdout)
     if task["n"] == 1:
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_it_and_gives_the_terminal_back(tmp_path: Path) -> None:
             with contextlib.suppress(OSError):  # Linux says so when the other end is closed
                 while data := os.read(ours, 65536):
                     shown += data
-            assert process.wait(timeout=30) != 0
+            assert process.wait(timeout=60) != 0
     finally:
         os.close(ours)
         released.set()

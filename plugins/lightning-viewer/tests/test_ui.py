@@ -121,6 +121,6 @@ async def test_agl_ui_with_a_key_asks_for_that_key_on_this_machine_too(store: Li
 def test_agl_ui_on_an_address_of_others_needs_a_key(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lightning_core", "ui", "--runs-dir", str(tmp_path), "--host", "0.0.0.0"]
     environment = {name: each for name, each in os.environ.items() if name != "AGL_KEY"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
     assert done.returncode == 2
     assert "so the page needs a key: give --key or AGL_KEY" in done.stderr
