@@ -180,7 +180,7 @@ def test_a_config_names_loggers_and_says_what_is_wrong(tmp_path):
     text = "agent: toy_of_loggers:agent\nalgorithm: baseline\nloggers: [{}]\ntrain_dataset: [1]\n"
     for logger, message in (
         ("wandbb", r":3: loggers: no logger named 'wandbb'.*Did you mean 'wandb'"),
-        ("{name: wandb, project: 3}", r":3: loggers: .*project is 3"),
+        ("{name: wandb, project: 3}", r":3: logger 'wandb': project is 3"),
     ):
         config.write_text(text.format(logger))
         with pytest.raises(ConfigError, match=message):
