@@ -5,8 +5,8 @@ import functools
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,16 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
         RunFolderError: When the run has no store in its folder.
         StoreError: When its store cannot be copied.
     """
-    _require_store(folder)
+    if not folder.store_file.is_file():
+        raise RunFolderError(
+            f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
+            "where lightning-sqlite is installed and the config names no store"
+        )
     await asyncio.to_thread(_remove_abandoned)
-    with tempfile.TemporaryDirectory(prefix=COPIES) as copies, _locked(Path(copies)):
+    with tempfile.TemporaryDirectory(prefix=COPIES) as copies, ExitStack() as undo:
+        lock = RunLock(Path(copies) / "lock")
+        lock.take()
+        undo.callback(lock.release)
         path = Path(copies) / folder.store_file.name
         back_up = default_registry().load("stores", DURABLE).back_up
         await asyncio.to_thread(back_up, folder.store_file, path)
@@ -67,16 +74,6 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
 LEASE_SECONDS = 1e9
 
 
-@contextmanager
-def _locked(copies: Path) -> Iterator[None]:
-    lock = RunLock(copies / "lock")
-    lock.take()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 @functools.cache  # once a process is enough
 def _remove_abandoned() -> None:
     """Remove the copies of processes that were killed."""
@@ -87,11 +84,3 @@ def _remove_abandoned() -> None:
                 shutil.rmtree(each)
         except (OSError, RunFolderError):  # it is another user's, or another process removes it at this moment
             continue
-
-
-def _require_store(folder: RunFolder) -> None:
-    if not folder.store_file.is_file():
-        raise RunFolderError(
-            f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
-            "where lightning-sqlite is installed and the config names no store"
-        )
