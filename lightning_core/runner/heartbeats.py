@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 LISTEN_AFTER_SECONDS = 0.2
 """When to begin to wait for an attempt's end in the store: quick ones are over by then, and cost nothing."""
 
+LISTEN_SECONDS_EACH = 0.002
+"""For each rollout that a wait names, how long the next wait is put off: a database reads all of them again."""
+
 
 class Assignment:
     """An attempt that is being executed here.
@@ -154,7 +157,8 @@ class Listener:
             grown = asyncio.ensure_future(self._grown.wait())
             try:
                 await asyncio.wait((wait, grown), return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.sleep(LISTEN_AFTER_SECONDS)  # what begins meanwhile is in the next wait, too
+                # What begins meanwhile is in the next wait, too.
+                await asyncio.sleep(max(LISTEN_AFTER_SECONDS, LISTEN_SECONDS_EACH * len(rollout_ids)))
             finally:
                 wait.cancel()
                 grown.cancel()
