@@ -1,7 +1,7 @@
 """Which search finds the better prompt with the same number of agent runs, on measured prompts.
 
-    python benchmarks/landscapes.py             # all landscapes
-    python benchmarks/landscapes.py --every 2   # every second one: the tables of docs/landscapes.md
+    python benchmarks/landscapes.py --seeds 3              # the tables of docs/landscapes.md
+    python benchmarks/landscapes.py --every 2 --calls 200  # every second landscape, 200 calls only
 
 A landscape is one task and one model: up to 255 templates with the accuracy that each was measured to have (`data/`).
 It is played. A sample has a latent difficulty, a template a threshold, and the answer is right where difficulty and
@@ -24,6 +24,7 @@ import asyncio
 import gzip
 import inspect
 import json
+import logging
 import math
 import os
 import random
@@ -65,7 +66,7 @@ KEEPS = 0.75
 """Where nothing is to be found, an edit gives its parent's answer on this share of samples."""
 
 APO_SIZES: Mapping[int | None, Mapping[str, int]] = {
-    200: {"branch_factor": 12, "beam_rounds": 2},
+    200: {"branch_factor": 8, "beam_rounds": 2},
     500: {"branch_factor": 16},
     1000: {"branch_factor": 16},
 }
@@ -478,7 +479,8 @@ class Part(NamedTuple):
     task: str
     calls: Sequence[int]
     searches: Sequence[str]
-    every: int
+    every: int = 1
+    seeds: int = 1
 
 
 Key = tuple[str, int | None, str]
@@ -510,17 +512,22 @@ def play_part(part: Part) -> Played:
         place = f"{landscape.task}/{landscape.model}"
         starts = ((MEDIAN, landscape, CORRELATIONS), (BEST, landscape.from_the_best(), CORRELATIONS[1:2]))
         for start, of, correlations in starts:
-            answers = [Answers(of, correlation=each, seed=f"{place}/{each}/0") for each in correlations]
+            answers = [
+                Answers(of, correlation=each, seed=f"{place}/{each}/{seed}")
+                for each in correlations
+                for seed in range(part.seeds)
+            ]
             for calls in part.calls:
                 for search in part.searches:
                     found[start, calls, search].append(play(search, [Game(each, calls=calls) for each in answers]))
         if 0.05 <= landscape.accuracies[landscape.first] <= 0.95:
             # Each run has answers of its own, so that they are independent.
             for calls in part.calls:
-                null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{calls} calls")
-                for search in part.searches:
-                    if search != "halving from the pool":
-                        found[NOTHING, calls, search].append(play(search, [Game(null, calls=calls)]))
+                for seed in range(part.seeds):
+                    null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{calls} calls/{seed}")
+                    for search in part.searches:
+                        if search != "halving from the pool":
+                            found[NOTHING, calls, search].append(play(search, [Game(null, calls=calls)]))
             for rounds in ROUND_NUMBERS if number % 3 == 0 else ():
                 null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{rounds} rounds")
                 found[ROUNDS, rounds, "apo"].append(play("apo", [Game(null, calls=None, beam_rounds=rounds)]))
@@ -536,15 +543,18 @@ def play_all(parts: Sequence[Part], *, processes: int) -> Played:
     return found
 
 
-def by_task(entries: Sequence[Entry], field: str, *, tasks: Sequence[str]) -> list[float]:
+def by_task(entries: Sequence[Entry], field: str) -> dict[str, float]:
     """Return the mean of each task: the landscapes of one have the same templates, so they are not independent."""
-    groups = [[getattr(entry, field) for entry in entries if entry.task == task] for task in tasks]
-    return [statistics.fmean(group) for group in groups if group]
+    of_task = defaultdict(list)
+    for entry in entries:
+        of_task[entry.task].append(getattr(entry, field))
+    return {task: statistics.fmean(each) for task, each in of_task.items()}
 
 
 def interval(of: Estimate | None, *, percent: bool = False) -> str:
-    """Return a mean with its 95% interval."""
-    assert of is not None
+    """Return a mean with its 95% interval; nothing where there is none."""
+    if of is None:
+        return ""
     form = ".1%" if percent else ".3f"
     return f"{of.mean:{form}}" + ("" if of.low is None else f" ({of.low:{form}}..{of.high:{form}})")
 
@@ -554,31 +564,34 @@ def report(found: Played) -> None:
     played = {key for key in found if key[0] == MEDIAN}
     budgets = sorted({calls for _, calls, _ in played if calls})
     searches = [search for search in SEARCHES if any(search == key[2] for key in played)]
-    halves = {"on which sizes were chosen": list(tasks())[0::2], "kept back": list(tasks())[1::2]}
+    groups = (list(tasks()), list(tasks())[0::2], list(tasks())[1::2])
     for start in (MEDIAN, BEST):
-        for half, of_tasks in halves.items():
-            print(f"\nTasks {half}, {start} template\n")
-            print(
-                "| calls | search | regret | less that of apo (95%) | above 0.05 | gain claimed | calls used | edits |"
-            )
-            print("|---|---|---|---|---|---|---|---|")
-            for calls in budgets:
-                own = by_task(found[start, calls, "apo"], "regret", tasks=of_tasks)
-                for search in searches if own else ():
-                    entries = found[start, calls, search]
-                    regret, loses, claims, used, edits = (
-                        by_task(entries, of, tasks=of_tasks) for of in Entry._fields[1:]
-                    )
-                    difference = estimate([other - mine for mine, other in zip(own, regret, strict=True)])
-                    cells = [
-                        f"{calls:,}",
-                        search,
-                        f"{statistics.fmean(regret):.3f}",
-                        "" if search == "apo" else interval(difference),
-                        *(f"{statistics.fmean(shares):.0%}" for shares in (loses, claims)),
-                        *(f"{statistics.fmean(numbers):,.0f}" for numbers in (used, edits)),
-                    ]
-                    print(f"| {' | '.join(cells)} |")
+        print(f"\n{start.capitalize()} template; regret less that of apo, with 95% intervals over tasks\n")
+        print(
+            "| calls | search | regret | less that of apo | where sizes were chosen | kept back | above 0.05 "
+            "| gain claimed | calls used | edits |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for calls in budgets:
+            own = by_task(found[start, calls, "apo"], "regret")
+            for search in searches:
+                entries = found[start, calls, search]
+                regret = by_task(entries, "regret")
+                loses, claimed, used, edits = (
+                    statistics.fmean(by_task(entries, of).values()) for of in Entry._fields[2:]
+                )
+                differences = (
+                    estimate([regret[task] - own[task] for task in group if task in own]) for group in groups
+                )
+                cells = [
+                    f"{calls:,}",
+                    search,
+                    f"{statistics.fmean(regret.values()):.3f}",
+                    *("" if search == "apo" else interval(each) for each in differences),
+                    *(f"{share:.0%}" for share in (loses, claimed)),
+                    *(f"{number:,.0f}" for number in (used, edits)),
+                ]
+                print(f"| {' | '.join(cells)} |")
     print("\nNothing to find\n\n| search | runs | that claim a gain (95%) |\n|---|---|---|")
     for search in searches:
         claims = [entry.claims for calls in budgets for entry in found.get((NOTHING, calls, search), ())]
@@ -593,9 +606,12 @@ def main() -> None:
     """Play, and print the tables."""
     parser = argparse.ArgumentParser(description="Measures which search finds the better prompt with as many calls.")
     parser.add_argument("--every", type=int, default=1, help="2 for every second landscape of a task, and so on")
+    parser.add_argument("--seeds", type=int, default=1, help="how often each is played, every time with other answers")
+    parser.add_argument("--calls", type=int, nargs="+", choices=BUDGETS, default=BUDGETS, help="how many there may be")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many tasks are played at once")
     options = parser.parse_args()
-    parts = [Part(task, BUDGETS, list(SEARCHES), every=options.every) for task in tasks()]
+    parts = [Part(task, options.calls, list(SEARCHES), every=options.every, seeds=options.seeds) for task in tasks()]
+    logging.disable()  # apo warns where a search ends early
     report(play_all(parts, processes=options.processes))
 
 
