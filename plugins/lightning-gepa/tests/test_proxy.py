@@ -116,7 +116,7 @@ async def test_its_own_calls_are_priced_and_recorded_apart_from_the_agents(model
     assert len(read_model_calls(spans)) == calls
 
 
-@pytest.mark.parametrize("calls", [14, 25, 33])
+@pytest.mark.parametrize("calls", [14, 33])
 async def test_the_budget_is_hard_and_a_run_with_more_of_it_goes_on_as_if_nothing_had_been(
     models: Models, calls: int
 ) -> None:

@@ -220,7 +220,7 @@ async def test_keys_in_a_backends_errors_are_hidden(agent: Agent, engine: FakeEn
 
 
 @pytest.mark.slow
-async def test_five_thousand_calls_at_once_all_come_back_and_are_recorded_once(
+async def test_two_thousand_calls_at_once_all_come_back_and_are_recorded_once(
     make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
     proxy = await make_proxy(engine, params=PATIENT, max_concurrent_calls=256)
@@ -234,13 +234,13 @@ async def test_five_thousand_calls_at_once_all_come_back_and_are_recorded_once(
                 await response.read()
                 return int(response.status)
 
-        statuses = await asyncio.gather(*(one(agents[number % 50]) for number in range(5000)))
+        statuses = await asyncio.gather(*(one(agents[number % 50]) for number in range(2000)))
         assert set(statuses) == {200}
         assert engine.most_open_calls <= 256
         for agent in agents:
             spans = await agent.spans()
-            assert len(spans) == 100
-            assert len({span.attributes["gen_ai.response.id"] for span in spans}) == 100
+            assert len(spans) == 40
+            assert len({span.attributes["gen_ai.response.id"] for span in spans}) == 40
             assert {span.rollout_id for span in spans} == {agent.rollout.rollout_id}
 
 

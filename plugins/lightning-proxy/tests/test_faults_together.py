@@ -18,7 +18,7 @@ from lightning_core.store import InMemoryLightningStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left_running")]
 
-OUTAGE_SECONDS = 10.0
+OUTAGE_SECONDS = 4.0
 AGENTS = 20
 
 
