@@ -44,7 +44,6 @@ class Assignment:
     def __init__(self, rollout: AttemptedRollout, store: LightningStore) -> None:
         self.rollout_id = rollout.rollout_id
         self.attempt_id = rollout.attempt.attempt_id
-        self.began = time.monotonic()
         self._rollout: Rollout = rollout
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -368,8 +367,7 @@ class Heartbeats:
     still wants them.
 
     While the worker executes something, there are at least three in the store's lease, and in the
-    `unresponsive_seconds` of what it executes, however long the interval is; the claim counts as the first one. While
-    it does not, they are rarer.
+    `unresponsive_seconds` of what it executes, however long the interval is. While it does not, they are rarer.
 
     Args:
         worker_id: The worker.
@@ -447,15 +445,7 @@ class Heartbeats:
 
     def _pause_seconds(self) -> float:
         """How long to wait after a heartbeat, by what is executed now."""
-        return self._limit_seconds() if self._assignments else self._idle_seconds()
-
-    def _idle_seconds(self) -> float:
-        return self._interval_seconds * IDLE_INTERVALS
-
-    def _has_claimed_since(self, moment: float) -> bool:
-        """Whether it executes something, and all of it was claimed after a `time.monotonic` value."""
-        began = [each.began for each in tuple(self._assignments.values())]
-        return bool(began) and min(began) > moment
+        return self._limit_seconds() if self._assignments else self._interval_seconds * IDLE_INTERVALS
 
     def _limit_seconds(self) -> float:
         """The longest pause that keeps what is executed now, or claimed next."""
@@ -466,7 +456,7 @@ class Heartbeats:
     async def _beat_on(self) -> None:
         loop, hurried = asyncio.get_running_loop(), asyncio.Event()
         hurry = self._hurry = partial(loop.call_soon_threadsafe, hurried.set)
-        latest, beaten = loop.time(), time.monotonic()
+        latest = loop.time()
         try:
             while True:
                 hurried.clear()  # before looking what is executed: who begins something adds that first
@@ -476,11 +466,7 @@ class Heartbeats:
                     async with asyncio.timeout_at(latest + pause_seconds):
                         await hurried.wait()
                 except TimeoutError:
-                    latest, now = loop.time(), time.monotonic()
-                    # The claim of what has only just begun was a sign of life.
-                    if now - beaten < self._idle_seconds() and self._has_claimed_since(now - pause_seconds / 2):
-                        continue
-                    beaten = now
+                    latest = loop.time()
                     await self._beat(self._limit_seconds())  # an idle one, too: there may be a claim meanwhile
                 else:
                     # A claim is a sign of life. The rhythm stays: runners that claim together do not beat together.
