@@ -40,6 +40,7 @@ PLACES: Final[dict[str, str]] = {
     "client": "lightning_legacy",
     "config": "compat.command_line",
     "emitter.annotation": "emitter",
+    "emitter.exception": "emitter",
     "emitter.object": "emitter",
     "emitter.reward": "emitter",
     "env_var": "compat.command_line",
