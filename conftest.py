@@ -29,6 +29,7 @@ async def nothing_left_running() -> AsyncIterator[None]:
 
 
 PROCESSES = (
+    "tests/algorithm/test_evaluation.py",
     "tests/chaos/",
     "tests/cli/",
     "tests/compat/test_earlier_files.py",
