@@ -19,7 +19,7 @@ from lightning_core.types import RolloutStatus
 from lightning_mongo import schema, schema as span_range
 from lightning_mongo.changes import Deadlines
 from lightning_mongo.conditions import matching, ordered, page
-from lightning_mongo.database import Collection, Database, Session
+from lightning_mongo.database import Collection, Database, Operation, Session, Written
 from lightning_mongo.errors import duplicates
 from lightning_mongo.records import NOW, PROJECTION, changed, deadline_of, decoded, inserted
 from lightning_mongo.tally import BLOCK, Page, Tally, find_page
@@ -205,7 +205,7 @@ class Rollouts:
     async def _insert_all(self, asked: list[_New]) -> list[RolloutRecord]:
         new = list({each.key: each for each in asked}.values())
         operations = [InsertOne(each.document) for each in new]
-        done = await self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
+        done = await self._keep(operations, [each.document["_id"]["run"] for each in new])
         made = {each.key: each.record for number, each in enumerate(new) if number not in done.duplicates}
         if done.duplicates:
             # Or this call has written them, and was repeated after its answer was lost.
@@ -220,11 +220,17 @@ class Rollouts:
             await self._database.bulk_write(schema.ROLLOUTS, operations, session=session)
 
         try:
-            await self._database.as_one(write)
+            keys = [each.document["_id"]["run"] for each in new]
+            await self._database.counted(keys, lambda: self._database.as_one(write))
         except BulkWriteError as exc:
             duplicates(exc)  # whatever else it is, is raised again
             return False
         return True
+
+    async def _keep(self, operations: Sequence[Operation], keys: Iterable[str]) -> Written:
+        return await self._database.counted(
+            keys, lambda: self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
+        )
 
     async def _present(self, new: Sequence[_New]) -> dict[_Key, RolloutRecord]:
         keys = [each.key for each in new]
@@ -241,7 +247,7 @@ class Rollouts:
             UpdateOne({"_id": id, "revision": write.old.revision}, self._changed(write, token))
             for id, write, token in zip(ids, writes, tokens, strict=True)
         ]
-        done = await self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
+        done = await self._keep(operations, [id["run"] for id in ids])
         written = [True] * len(writes)
         if done.matched < len(writes):
             # The server says how many have failed, but not which. Or the call was repeated after its answer was lost.

@@ -232,7 +232,10 @@ class Spans:
                 there = await self._there(documents)
             return [_foreign(documents, there)]
         operations = [InsertOne(document) for document in documents]
-        done = await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, operations))
+        done = await self._database.counted(
+            [document["_id"]["run"] for document in documents],
+            lambda: self._database.retried(lambda: self._database.bulk_write(schema.SPANS, operations)),
+        )
         foreign = _foreign(documents, await self._there(documents)) if done.duplicates else set()
         answers, first = [], 0
         for request in requests:
@@ -247,7 +250,8 @@ class Spans:
             await self._database.bulk_write(schema.SPANS, operations, session=session)
 
         try:
-            await self._database.as_one(write)
+            keys = [document["_id"]["run"] for document in documents]
+            await self._database.counted(keys, lambda: self._database.as_one(write))
         except BulkWriteError as exc:
             duplicates(exc)  # whatever else it is, is raised again
             return False

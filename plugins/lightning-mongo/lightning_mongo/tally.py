@@ -21,8 +21,12 @@ from lightning_mongo import schema
 from lightning_mongo.conditions import counted
 from lightning_mongo.database import Database
 
-_OVERLAP_SECONDS: Final = 70
-"""What bears a time may be seen as much later: the server undoes a transaction that is open for a minute."""
+_OVERLAP_SECONDS: Final = 150
+"""What bears a time may be seen as much later.
+
+By default the server undoes transactions of more than a minute, and looks for them twice a minute, so one may live
+for 90 s. A writer that waited for half a minute leaves the mark of a deletion.
+"""
 
 BLOCK: Final = 4_096
 """How many rollouts are in a block."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from lightning_mongo import MongoLightningStore
 from lightning_mongo.testing import Mongod
+from pymongo import MongoClient
 
 from lightning_core.lifecycle import ENDED
 from lightning_core.store import LightningStore
@@ -79,5 +80,33 @@ async def test_what_another_store_writes_is_counted(
         assert rollout is not None
         await other.delete_rollouts([rollout.rollout_id])
         await check(one)
+    for store in (one, other):
+        await store.aclose()
+
+
+async def test_what_the_server_kept_waiting_for_long_is_counted(
+    mongod: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_mongo.tally._OVERLAP_SECONDS", 0)
+    monkeypatch.setattr("lightning_mongo.database._SLOW_WRITE_SECONDS", 0.5)
+    one, other = (MongoLightningStore(mongod.uri, partition_id=partition, run_id="r") for _ in range(2))
+    await other.enqueue_rollout(input=0)
+    claimed = await other.dequeue_rollout()
+    assert claimed is not None
+    ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    await check(one)
+    with MongoClient[dict[str, Any]](mongod.uri) as client:
+        client.admin.command("fsync", lock=True)  # as for a backup: writes wait, and have their times already
+        try:
+            writes = [
+                asyncio.create_task(other.enqueue_rollout(input=1)),
+                asyncio.create_task(other.add_span(Span.from_attributes(attributes={}, name="late", **ids))),
+            ]
+            await asyncio.sleep(2.5)
+            await check(one)
+        finally:
+            client.admin.command("fsyncUnlock")
+    await asyncio.gather(*writes)
+    await check(one)
     for store in (one, other):
         await store.aclose()
