@@ -107,8 +107,10 @@ class Rollouts:
 
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Return one page of what matches, and how many match."""
+        place = None
         is_whole = query.limit == -1 and query.offset == 0
-        place = None if is_whole else find_page(await self._tally.blocks(run_id), query)
+        if not is_whole and all(condition.field in ("status", "mode") for condition in query.conditions):
+            place = find_page(await self._tally.blocks(run_id), query)
         found, total = await self._database.retried(partial(self._find, run_id, query, place))
         return [decoded(run_id, document) for document in found], total
 
@@ -167,18 +169,20 @@ class Rollouts:
         rollouts = self._database.collection(schema.ROLLOUTS)
         if place is None:
             return await page(rollouts, query, always, _field, PROJECTION)
-        if query.limit == 0 or query.offset >= place.total:
+        offset = query.offset
+        if query.limit == 0 or offset >= place.total:
             return [], place.total
         if query.sort_by in (None, "start_time") and 0 < query.limit <= BLOCK:
             always["number"] = {"$in": await self._numbers(rollouts, query, always, place)}
             query = query._replace(offset=0)
-        return await page(rollouts, query, always, _field, PROJECTION, total=place.total)
+        found, _ = await page(rollouts, query, always, _field, PROJECTION, total=place.total)
+        return found, max(place.total, offset + len(found))
 
     async def _numbers(
         self, rollouts: Collection, query: Query, always: dict[str, Any], place: Page
     ) -> list[Timestamp]:
         """Return the numbers of the rollouts of a page: what is skipped is only looked at in an index."""
-        wanted = matching(query, {**always, "number": {"$gt": place.after, "$lte": place.last}}, _field)
+        wanted = matching(query, {**always, "number": place.numbers}, _field)
         by_status = query.logic == "and" and any(condition.field == "status" for condition in query.conditions)
         found = await rollouts.find(
             wanted,

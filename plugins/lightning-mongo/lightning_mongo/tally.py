@@ -7,8 +7,8 @@ is counted again.
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -43,10 +43,8 @@ _GROUP: Final = {
 
 
 class Block(NamedTuple):
-    """What there is of some numbers."""
+    """What there is of some numbers: from that after the last one of the block before up to its own."""
 
-    after: Timestamp
-    """The numbers begin after this one."""
     last: Timestamp
     rows: list[dict[str, Any]]
     """As the database has grouped and counted them."""
@@ -64,8 +62,8 @@ class Page(NamedTuple):
 
     total: int
     """How many match on all pages."""
-    after: Timestamp
-    last: Timestamp
+    numbers: dict[str, Timestamp]
+    """The condition on their numbers. It has no end where the last block is among them: more may have come."""
     offset: int
 
 
@@ -184,21 +182,20 @@ class Tally:
             goes_on = goes_on or end == len(blocks)
         new: list[Block] = []
         if goes_on:
-            after = lasts[-1] if lasts else Timestamp(0, 0)
             if blocks and blocks[-1].size < BLOCK:
-                after = blocks.pop().after
-            new = await self._counted(key, after)
+                blocks.pop()
+            new = await self._counted(key, _after(blocks, len(blocks)))
         places = [place for place in sorted(stale) if place < len(blocks)]
-        rows = await asyncio.gather(*(self._rows(key, blocks[n].after, blocks[n].last) for n in places))
+        rows = await asyncio.gather(*(self._rows(key, _after(blocks, n), blocks[n].last) for n in places))
         for place, own in zip(places, rows, strict=True):
-            blocks[place] = _block(blocks[place].after, blocks[place].last, own)
+            blocks[place] = _block(blocks[place].last, own)
         return [block for block in blocks if block.rows] + new
 
     async def _counted(self, key: str, after: Timestamp) -> list[Block]:
         """Count all that come after a number."""
         blocks: list[Block] = []
         while rows := await self._rows(key, after, None):
-            block = _block(after, max(row["last"] for row in rows), rows)
+            block = _block(max(row["last"] for row in rows), rows)
             blocks.append(block)
             if block.size < BLOCK:
                 break
@@ -230,62 +227,67 @@ class Tally:
         return await self._database.retried(ask)
 
 
-def _block(after: Timestamp, last: Timestamp, rows: list[dict[str, Any]]) -> Block:
+def _block(last: Timestamp, rows: list[dict[str, Any]]) -> Block:
     expires = min((row["expires"] for row in rows if row["expires"] is not None), default=None)
-    return Block(after, last, rows, expires)
+    return Block(last, rows, expires)
+
+
+def _after(blocks: Sequence[Block], place: int) -> Timestamp:
+    """Return the number after which a block begins."""
+    return blocks[place - 1].last if place > 0 else Timestamp(0, 0)
+
+
+_Bound = tuple[float, int]
+"""A value to sort by, and the place of the block, which decides between equal ones."""
 
 
 class _Part(NamedTuple):
     """What matches in one block, in the query's order."""
 
-    block: Block
+    place: int
     size: int
-    low: float
+    low: _Bound
     """None comes before."""
-    high: float
+    high: _Bound
 
 
-def find_page(blocks: Sequence[Block], query: Query) -> Page | None:
-    """Return where a page is, or None where that is not known: its conditions are not on the status and the mode.
+def find_page(blocks: Sequence[Block], query: Query) -> Page:
+    """Return where a page is: without the blocks that come before it or after it as a whole.
 
     Args:
         blocks: Of rollouts, by status and mode, with the bounds of their start times.
-        query: Which rollouts, in which order.
+        query: Which rollouts, in which order; its conditions are on the status and the mode.
     """
-    if any(condition.field not in ("status", "mode") for condition in query.conditions):
-        return None
-    is_up = query.sort_by is None or query.sort_order == "asc"
     parts = []
     for place, block in enumerate(blocks):
         rows = [row for row in block.rows if query.matches(row["_id"], dict.get)]
         if rows:
-            low, high = float(place), float(place)
-            if query.sort_by is not None:
+            low, high = float("-inf"), float("inf")
+            if query.sort_by is None:
+                low, high = place, place
+            elif query.sort_by == "start_time":
                 low, high = min(row["earliest"] for row in rows), max(row["latest"] for row in rows)
-            parts.append(_Part(block, sum(row["count"] for row in rows), *((low, high) if is_up else (-high, -low))))
+            if query.sort_order == "desc" and query.sort_by is not None:
+                low, high = -high, -low
+            parts.append(_Part(place, sum(row["count"] for row in rows), (low, place), (high, place)))
     total = sum(part.size for part in parts)
-    if query.offset >= total:
-        return Page(total, Timestamp(0, 0), Timestamp(0, 0), 0)
-    before, first, end = 0, 0, len(parts)
-    if query.sort_by in (None, "start_time"):
-        parts = parts if is_up else parts[::-1]
-        before, first, end = _cut(parts, query, is_up=is_up)
-    among = parts[first:end] if is_up else parts[first:end][::-1]
-    return Page(total, among[0].block.after, among[-1].block.last, query.offset - before)
+    if query.limit == 0 or query.offset >= total:
+        return Page(total, {}, 0)
+    lows, begun = _added_up((part.low, part.size) for part in parts)
+    highs, ended = _added_up((part.high, part.size) for part in parts)
+    end = total if query.limit == -1 else query.offset + query.limit
+    is_before = [begun[bisect_right(lows, part.high)] <= query.offset for part in parts]
+    is_behind = [ended[bisect_left(highs, part.low)] >= end for part in parts]
+    among = [n for n in range(len(parts)) if not is_before[n] and not is_behind[n]]
+    before = sum(part.size for n, part in enumerate(parts) if is_before[n] and not among[0] < n < among[-1])
+    numbers = {"$gt": _after(blocks, parts[among[0]].place)}
+    last = parts[among[-1]].place
+    if last < len(blocks) - 1:
+        numbers["$lte"] = blocks[last].last
+    return Page(total, numbers, query.offset - before)
 
 
-def _cut(parts: Sequence[_Part], query: Query, *, is_up: bool) -> tuple[int, int, int]:
-    """Return how many come before the parts that have the page, and the places where these begin and end."""
-    last = float("inf") if query.limit == -1 else query.offset + query.limit
-    highest = list(accumulate((part.high for part in parts), max))
-    lowest = list(accumulate((part.low for part in reversed(parts)), min))[::-1]
-    count, before, first = 0, 0, 0
-    for place, part in enumerate(parts):
-        # Those that start at the same time are in the order of insertion in either direction.
-        if place > 0 and (highest[place - 1] < lowest[place] or (is_up and highest[place - 1] == lowest[place])):
-            if count >= last:
-                return before, first, place
-            if count <= query.offset:
-                before, first = count, place
-        count += part.size
-    return before, first, len(parts)
+def _added_up(sizes: Iterable[tuple[_Bound, int]]) -> tuple[list[_Bound], list[int]]:
+    """Return the bounds in their order, and how many there are up to each, after a 0."""
+    ordered = sorted(sizes)
+    return [bound for bound, _ in ordered], [0, *accumulate(size for _, size in ordered)]

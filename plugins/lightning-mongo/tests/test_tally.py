@@ -2,16 +2,20 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bson import Timestamp
+from hypothesis import given, strategies as st
 from lightning_mongo import MongoLightningStore
+from lightning_mongo.tally import Block, find_page
 from lightning_mongo.testing import Mongod
 from pymongo import MongoClient
 
 from lightning_core.lifecycle import ENDED
 from lightning_core.store import LightningStore
-from lightning_core.store.query import make_query, select
+from lightning_core.store.query import Query, make_query, select
 from lightning_core.testing import FakeClock
 from lightning_core.types import EnqueueRolloutRequest, Rollout, Span
 
@@ -110,3 +114,56 @@ async def test_what_the_server_kept_waiting_for_long_is_counted(
     await check(one)
     for store in (one, other):
         await store.aclose()
+
+
+def blocks_of(items: list[SimpleNamespace], size: int) -> list[Block]:
+    blocks = []
+    for first in range(0, len(items), size):
+        own = items[first : first + size]
+        rows = [
+            {"_id": {"status": each.status}, "count": 1, "earliest": each.start_time, "latest": each.start_time}
+            for each in own
+        ]
+        blocks.append(Block(own[-1].number, rows, None))
+    return blocks
+
+
+def rollouts_that_start(starts: list[float], statuses: list[str]) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(number=Timestamp(1, number), start_time=start, status=status)
+        for number, (start, status) in enumerate(zip(starts, statuses, strict=True), start=1)
+    ]
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["failed", "queuing", "running"])), max_size=40),
+    size=st.integers(1, 6),
+    sort_by=st.sampled_from([None, "start_time", "status"]),
+    sort_order=st.sampled_from(["asc", "desc"]),
+    status_in=st.none() | st.lists(st.sampled_from(["failed", "queuing"]), max_size=2),
+    limit=st.integers(-1, 12),
+    offset=st.integers(0, 45),
+)
+def test_a_page_is_found_whatever_the_order_of_starts(
+    rows: list[tuple[int, str]], size: int, sort_by: Any, sort_order: Any, status_in: Any, limit: int, offset: int
+) -> None:
+    items = rollouts_that_start([float(start) for start, _ in rows], [status for _, status in rows])
+    asked = {"sort_by": sort_by, "sort_order": sort_order, "limit": limit, "offset": offset, "status_in": status_in}
+    query = make_query(Rollout, **asked)
+    place = find_page(blocks_of(items, size), query)
+    expected, total = select(items, query)
+    assert place.total == total
+    if expected:
+        first, last = place.numbers["$gt"], place.numbers.get("$lte", Timestamp(2, 0))
+        among = [each for each in items if first < each.number <= last]
+        assert select(among, query._replace(offset=place.offset))[0] == expected
+
+
+def test_a_page_leaves_out_blocks_though_starts_overlap_and_has_what_came_last() -> None:
+    starts = [number + 15.0 * (number % 2) for number in range(200)]  # two servers, whose clocks differ
+    blocks = blocks_of(rollouts_that_start(starts, ["queuing"] * 200), 10)
+    newest = find_page(blocks, Query(sort_by="start_time", sort_order="desc", limit=10))
+    assert newest.numbers == {"$gt": Timestamp(1, 170)}
+    oldest = find_page(blocks, Query(sort_by="start_time", limit=10))
+    assert oldest.numbers == {"$gt": Timestamp(0, 0), "$lte": Timestamp(1, 30)}
+    assert find_page(blocks, Query(limit=1000)).numbers == {"$gt": Timestamp(0, 0)}
