@@ -165,7 +165,12 @@ class Rollouts:
     # Pages
 
     async def _find(self, run_id: str, query: Query, place: Page | None) -> tuple[list[dict[str, Any]], int]:
-        always: dict[str, Any] = {"_id.run": self._database.run_key(run_id)}
+        key = self._database.run_key(run_id)
+        always: dict[str, Any] = {"_id.run": key}
+        for condition in query.conditions:
+            if condition.field == "rollout_id" and condition.test == "in" and query.logic == "and":
+                # As a whole, which the index of ids is of.
+                always["_id"] = {"$in": [{"run": key, "id": each} for each in condition.value if isinstance(each, str)]}
         rollouts = self._database.collection(schema.ROLLOUTS)
         if place is None:
             return await page(rollouts, query, always, _field, PROJECTION)

@@ -116,6 +116,26 @@ async def test_what_the_server_kept_waiting_for_long_is_counted(
         await store.aclose()
 
 
+async def test_a_page_by_ids_does_not_look_at_all(replica_set: Mongod, partition: str) -> None:
+    one, other = (MongoLightningStore(replica_set.uri, partition_id=partition, run_id="r") for _ in range(2))
+    made = await other.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(500)])
+    await other.aclose()
+    wanted = [made[300].rollout_id, made[7].rollout_id, "none"]
+    await one.get_rollout_by_id("none")
+    with MongoClient[dict[str, Any]](replica_set.uri) as client:
+
+        def looked_at() -> int:
+            return int(client.admin.command("serverStatus")["metrics"]["queryExecutor"]["scanned"])
+
+        before = looked_at()
+        for limit, inputs in ((-1, [7, 300]), (1, [7])):
+            found = await one.query_rollouts(rollout_id_in=wanted, status_in=["queuing"], limit=limit)
+            assert [each.input for each in found] == inputs
+            assert found.total == 2
+        assert looked_at() - before < 250
+    await one.aclose()
+
+
 def blocks_of(items: list[SimpleNamespace], size: int) -> list[Block]:
     blocks = []
     for first in range(0, len(items), size):
