@@ -5,7 +5,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -25,8 +24,6 @@ MAX_WAITING = 4_096
 """How many operations may wait for the thread; further callers wait before the queue."""
 MAX_TOGETHER = 256
 """How many operations one commit may hold."""
-GATHER_SECONDS = 0.002
-"""How long an operation waits for others that may share its commit, where the one before was not alone either."""
 EXIT_SECONDS = 10.0
 """How long the end of the interpreter waits for a store that was not closed."""
 
@@ -66,7 +63,6 @@ class Writer:
         self._ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
         self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
         self._gates: deque[_Operation] = deque()
-        self._has_company = False
         # Daemonic, so that a store that was not closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, args=(database,), name="lightning-sqlite", daemon=True)
         self._thread.start()
@@ -193,14 +189,11 @@ class Writer:
 
     def _take_operations(self, batch: list[_Operation]) -> None:
         batch.append(self._operations.get())
-        if self._has_company and batch[-1].work is not None:
-            time.sleep(GATHER_SECONDS)
         while len(batch) < MAX_TOGETHER and batch[-1].work is not None:
             try:
                 batch.append(self._operations.get_nowait())
             except queue.Empty:
                 break
-        self._has_company = len(batch) > 1
         self._open_gates()
 
     def _open_gates(self) -> None:
