@@ -8,6 +8,7 @@ is counted again.
 
 import asyncio
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import accumulate
@@ -145,19 +146,20 @@ class Tally:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[str, tuple[State, list[Block]]] = {}
-        self._questions: Batcher[str, list[Block]] = Batcher(self._look_at_all)
+        self._questions: defaultdict[str, Batcher[str, list[Block]]] = defaultdict(lambda: Batcher(self._look_for_all))
+        """Of each run, so that none waits for the count of another."""
 
     async def blocks(self, run_id: str) -> list[Block]:
         """Return the blocks of a run, in the order of the numbers."""
-        return await self._questions.ask(self._database.run_key(run_id))
+        key = self._database.run_key(run_id)
+        return await self._questions[key].ask(key)
 
     async def rows(self, run_id: str) -> list[dict[str, Any]]:
         """Return the rows of all blocks of a run."""
         return [row for block in await self.blocks(run_id) for row in block.rows]
 
-    async def _look_at_all(self, keys: list[str]) -> list[list[Block]]:
-        found = {key: await self._look(key) for key in dict.fromkeys(keys)}
-        return [found[key] for key in keys]
+    async def _look_for_all(self, keys: list[str]) -> list[list[Block]]:
+        return [await self._look(keys[0])] * len(keys)
 
     async def _look(self, key: str) -> list[Block]:
         known, state = self._known.get(key), self._database.retried(lambda: state_of(self._database, key))

@@ -136,6 +136,22 @@ async def test_a_page_by_ids_does_not_look_at_all(replica_set: Mongod, partition
     await one.aclose()
 
 
+async def test_a_run_does_not_wait_for_the_count_of_another(
+    replica_set: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_mongo.tally.BLOCK", 1)
+    large, small = (MongoLightningStore(replica_set.uri, partition_id=partition, run_id=name) for name in "ls")
+    await large.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(500)])
+    await small.enqueue_rollout(input=0)
+    await small.aclose()
+    counting = asyncio.create_task(large.statistics())  # with 500 requests, one after the other
+    await asyncio.sleep(0.05)
+    assert (await large.for_run("s").statistics())["total_rollouts"] == 1
+    assert not counting.done()
+    assert (await counting)["total_rollouts"] == 500
+    await large.aclose()
+
+
 def blocks_of(items: list[SimpleNamespace], size: int) -> list[Block]:
     blocks = []
     for first in range(0, len(items), size):
