@@ -17,7 +17,7 @@ class Listeners:
     """Listeners by run. Any thread may add one, take it away, or tell them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection may end a forgotten listener while it is held
         self._by_run: defaultdict[str, list[Callable[[Change], None]]] = defaultdict(list)
 
     def add(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:

@@ -13,7 +13,9 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, StoreClosed, StoreFull
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
+from lightning_core.store.backend import Change
 from lightning_core.store.memory import MemoryBackend
+from lightning_core.store.waits import Listeners
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import span_of
 from lightning_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig, Span
@@ -248,3 +250,25 @@ async def test_a_run_that_was_only_asked_about_leaves_nothing_behind() -> None:
     await store.for_run("run-4").enqueue_rollout("a")
     gc.collect()  # the view is forgotten, and what it wrote is not
     assert (await store.for_run("run-4").query_rollouts()).total == 1
+
+
+def test_listener_may_go_while_another_one_goes() -> None:
+    """A garbage collection may end a forgotten listener at any moment, in the thread that it interrupts."""
+    listeners, heard = Listeners(), list[Change]()
+    stop_first = listeners.add("run-1", heard.append)
+
+    class Interrupted:
+        def __call__(self, change: Change) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            stop_first()
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    listeners.add("run-2", Interrupted())
+    stopping = threading.Thread(target=listeners.add("run-2", Interrupted()), daemon=True)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert listeners.runs() == ["run-2"]
