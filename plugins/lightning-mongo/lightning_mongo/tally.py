@@ -74,11 +74,12 @@ class State(NamedTuple):
     at: datetime
     """A time of the server; what was written before is known."""
     epoch: tuple[Any, ...]
-    """Of the server and of the deletions; when it is another one, all is counted anew."""
+    """Of the server, its election and the deletions; when it is another one, all is counted anew."""
 
     def is_still(self, now: "State") -> bool:
         """Whether what was counted then is known to be there now."""
-        return self.epoch == now.epoch and (now.at - self.at).total_seconds() < schema.DELETIONS_KEPT_SECONDS / 2
+        age = (now.at - self.at).total_seconds()  # less than 0 where a clock was set back
+        return self.epoch == now.epoch and 0 <= age < schema.DELETIONS_KEPT_SECONDS / 2
 
     def settled(self) -> Timestamp:
         """Return a number and time before which nothing that was not seen then can appear any more."""
@@ -91,9 +92,10 @@ async def state_of(database: Database, key: str) -> State:
     hello, deleted = await asyncio.gather(
         database.hello(), deletions.find_one({"_id": schema.last_deletion(key)}, {"written": 1})
     )
-    # Another server, or the same one after a crash, may not have all that was read before.
-    server = hello.get("topologyVersion", {}).get("processId")
-    return State(hello["localTime"], (server, None if deleted is None else deleted["written"]))
+    # Another server, or the same one after a crash or an election, may not have all that was read before. What stands
+    # behind a mongos, it does not say: there nothing is taken for known.
+    server = hello.get("topologyVersion", {}).get("processId") if hello.get("msg") != "isdbgrid" else object()
+    return State(hello["localTime"], (server, hello.get("electionId"), deleted and deleted["written"]))
 
 
 class _Settled(NamedTuple):

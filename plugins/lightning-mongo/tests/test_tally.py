@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from bson import Timestamp
 from hypothesis import given, strategies as st
 from lightning_mongo import MongoLightningStore
-from lightning_mongo.tally import Block, find_page
+from lightning_mongo.tally import Block, State, find_page
 from lightning_mongo.testing import Mongod
 from pymongo import MongoClient
 
@@ -150,6 +151,28 @@ async def test_a_run_does_not_wait_for_the_count_of_another(
     assert not counting.done()
     assert (await counting)["total_rollouts"] == 500
     await large.aclose()
+
+
+async def test_what_an_election_has_undone_is_not_counted(
+    needs_mongod: None, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_mongo.tally._OVERLAP_SECONDS", 0)
+    with Mongod(replica_set=True) as mongod, MongoClient[dict[str, Any]](mongod.uri) as client:
+        store = MongoLightningStore(mongod.uri, partition_id=partition, run_id="r")
+        made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+        await asyncio.sleep(2)
+        await check(store)
+        # A rollback leaves no trace either.
+        client["lightning"]["lightning.rollouts"].delete_one({"_id.id": made[1].rollout_id})
+        client.admin.command("replSetStepDown", 1, secondaryCatchUpPeriodSecs=0, force=True)
+        await check(store)  # when it was elected again
+        await store.aclose()
+
+
+def test_nothing_is_taken_for_known_when_a_clock_was_set_back() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert State(at, ()).is_still(State(at + timedelta(seconds=1), ()))
+    assert not State(at, ()).is_still(State(at - timedelta(seconds=1), ()))
 
 
 def blocks_of(items: list[SimpleNamespace], size: int) -> list[Block]:
