@@ -9,8 +9,7 @@ import platform
 import socket
 import threading
 import time
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -26,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 LISTEN_AFTER_SECONDS = 0.2
 """When to begin to wait for an attempt's end in the store: quick ones are over by then, and cost nothing."""
-
-LISTEN_SECONDS_EACH = 0.002
-"""For each rollout that a wait names, how long the next wait is put off: a database reads all of them again."""
 
 
 class Assignment:
@@ -62,21 +58,39 @@ class Assignment:
         The store notifies of a rollout's end only. That an attempt is given up while its rollout goes on (a lost
         lease, a rollout that was queued again) comes out with the next heartbeat, by `look`.
         """
-        listener = Listener.of(self._store)
-        timer = self._loop.call_later(LISTEN_AFTER_SECONDS, listener.add, self)
+        task: asyncio.Task[None] | None = None
+
+        def listen() -> None:
+            nonlocal task
+            task = self._loop.create_task(self._listen(), name=f"end of {self.rollout_id}")
+
+        timer = self._loop.call_later(LISTEN_AFTER_SECONDS, listen)
         try:
             yield
         finally:
             timer.cancel()
-            await listener.remove(self)
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
 
     async def look(self) -> None:
         """Look whether the store still wants the attempt."""
         rollout = await self._store.get_rollout_by_id(self.rollout_id)
         if rollout is None or self._is_given_up(rollout):
-            self.stop(rollout)
+            self._stop(rollout)
             return
         self._rollout = rollout
+
+    async def _listen(self) -> None:
+        try:
+            ended = await self._store.wait_for_rollouts(rollout_ids=[self.rollout_id])
+        # Heartbeats look, too; and if the store is gone for good, the report of the outcome says so.
+        except StoreUnavailable as exc:
+            logger.info("lightning.rollout_not_watched rollout_id=%s: %s", self.rollout_id, exc)
+        except Exception as exc:
+            logger.warning("lightning.rollout_not_watched rollout_id=%s", self.rollout_id, exc_info=exc)
+        else:
+            self._stop(ended[0] if ended else None)  # it was deleted
 
     def _is_given_up(self, rollout: Rollout) -> bool:
         """Whether the attempt cannot change the rollout's outcome any more. An unresponsive one may be revived."""
@@ -86,8 +100,7 @@ class Assignment:
         was_queued_again = rollout.status in QUEUED and attempt.status in ACTIVE_ATTEMPT
         return was_queued_again or "fault" in (attempt.metadata or {})
 
-    def stop(self, rollout: Rollout | None) -> None:
-        """Say, in any thread, that the store does not want the attempt; None where its rollout was deleted."""
+    def _stop(self, rollout: Rollout | None) -> None:
         reason = self._reason(rollout)
         try:
             self._loop.call_soon_threadsafe(self._settle, reason)
@@ -110,80 +123,6 @@ class Assignment:
             return AgentTimeout(limit)  # the store's clock was a little ahead
         return AttemptStopped(f"attempt {self.attempt_id} was given up; its rollout is {rollout.status!r} by now")
 
-
-class Listener:
-    """Hears from a store which of the rollouts that an event loop executes are ended by another caller, or deleted.
-
-    One wait of the store is for all of them. Those that begin while it lasts are in the next one.
-
-    Args:
-        store: The store.
-    """
-
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-        self._assignments: dict[str, Assignment] = {}
-        self._grown = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    @classmethod
-    def of(cls, store: LightningStore) -> "Listener":
-        """Return the one of the running event loop."""
-        by_store = _listeners.setdefault(asyncio.get_running_loop(), weakref.WeakValueDictionary())
-        return by_store.setdefault(id(store), cls(store))
-
-    def add(self, assignment: Assignment) -> None:
-        """Listen for the end of this rollout, too."""
-        self._assignments[assignment.attempt_id] = assignment
-        self._grown.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._listen(), name="ends of rollouts")
-
-    async def remove(self, assignment: Assignment) -> None:
-        """Do not listen for it any more."""
-        self._assignments.pop(assignment.attempt_id, None)
-        if not self._assignments and self._task is not None:
-            task, self._task = self._task, None
-            task.cancel()
-            await asyncio.wait((task,))
-
-    async def _listen(self) -> None:
-        while self._assignments:
-            self._grown.clear()
-            rollout_ids = list(dict.fromkeys(each.rollout_id for each in self._assignments.values()))
-            wait = asyncio.ensure_future(self._store.wait_for_rollouts(rollout_ids=rollout_ids, min_ended=1))
-            wait.add_done_callback(partial(self._take, tuple(self._assignments.values())))
-            grown = asyncio.ensure_future(self._grown.wait())
-            try:
-                await asyncio.wait((wait, grown), return_when=asyncio.FIRST_COMPLETED)
-                # What begins meanwhile is in the next wait, too.
-                await asyncio.sleep(max(LISTEN_AFTER_SECONDS, LISTEN_SECONDS_EACH * len(rollout_ids)))
-            finally:
-                wait.cancel()
-                grown.cancel()
-                await asyncio.wait((wait, grown))
-        self._task = None
-
-    def _take(self, listening: Sequence[Assignment], wait: "asyncio.Future[Sequence[Rollout]]") -> None:
-        if wait.cancelled():
-            return
-        # Heartbeats look, too; and if the store is gone for good, the report of the outcome says so.
-        if (error := wait.exception()) is not None:
-            level, traceback = (logging.INFO, None) if isinstance(error, StoreUnavailable) else (logging.WARNING, error)
-            logger.log(level, "lightning.rollouts_not_watched: %s", error, exc_info=traceback)
-            self._assignments.clear()
-            return
-        ended = {rollout.rollout_id: rollout for rollout in wait.result()}
-        for assignment in listening:
-            # One that is not here any more has ended its rollout itself. Where none has ended, the run was deleted.
-            is_over = assignment.rollout_id in ended or not ended
-            if is_over and self._assignments.pop(assignment.attempt_id, None) is not None:
-                assignment.stop(ended.get(assignment.rollout_id))
-
-
-_listeners: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, Listener]]" = (
-    weakref.WeakKeyDictionary()
-)
 
 MAX_AGE_SECONDS = 1.0
 """How old a snapshot may be: the runners of a process that beat at the same time share one."""
