@@ -157,6 +157,8 @@ def run_job(
             _tell_of_failed(display, job, output)
             if _can_be_resumed(job.trainer.result, exc):
                 _say_how_to_resume(display, job, resume)
+            if isinstance(exc, EOFError | BrokenPipeError):  # click takes these for what happened to its own streams
+                raise LightningError(f"{type(exc).__name__}: {exc}") from exc
             raise
         _tell(display, job, result, output)
         if result.status in ("interrupted", "budget"):

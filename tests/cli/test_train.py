@@ -51,6 +51,14 @@ async def diverge():
     raise AlgorithmError("the search diverged at [b]step[/b] 3")
 
 @algo
+async def lose_pipe():
+    raise BrokenPipeError(32, "Broken pipe")
+
+@algo
+async def meet_end():
+    raise EOFError("the pipe to the model ended")
+
+@algo
 async def fail_late(store, train_dataset, report):
     first = (await store.add_resources({"main_prompt": PromptTemplate(template="answer")})).resources_id
     await run_batch(store, train_dataset, mode="train", resources_id=first)
@@ -263,6 +271,16 @@ def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
     assert result.exit_code == 1
     assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
     assert re.search(r"run run-\w+ failed; 0 done", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    [("lose_pipe", "BrokenPipeError: [Errno 32] Broken pipe"), ("meet_end", "EOFError: the pipe to the model ended")],
+)
+def test_pipe_that_a_run_loses_is_not_taken_for_that_of_the_command(train: Train, algorithm: str, line: str) -> None:
+    result = train(f"agent: trained_agent:solve\nalgorithm: trained_agent:{algorithm}\n")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {line}\n"
 
 
 FAILS_LATE = IMPROVED.replace("search", "fail_late").replace("test_dataset: [3]\n", "")
