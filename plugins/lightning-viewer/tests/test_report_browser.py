@@ -13,6 +13,8 @@ from browsers import Page, expect, shows, tabs
 from runs import HOSTILE, TASKS, Improves
 
 from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.algorithm import algo
+from lightning_core.algorithm.base import Reporter
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import NamedResources
 
@@ -76,6 +78,27 @@ async def test_the_reward_is_told_with_its_interval_and_the_samples_without_one(
     assert result.report is not None
     async with opened(result.report) as tab:
         await shows(tab, "95% 0.48 to 1.00, 4 samples, 2 more without a reward")
+
+
+async def test_the_curve_has_no_band_where_the_interval_is_not_known(tmp_path: Path) -> None:
+    @algo
+    async def learn(train_dataset: list[int], report: Reporter) -> None:
+        for step, known in enumerate([True, True, False, True, True]):
+            ends = {"val_reward_low": 0.4, "val_reward_high": 0.6} if known else {}
+            report({"val_reward": 0.5, **ends}, step=step)
+
+    @rollout
+    async def agrees(task: int) -> float:
+        return 1.0
+
+    trainer = Trainer(algorithm=learn, run_dir=tmp_path)
+    result = await trainer.fit_async(agrees, [1])
+    await trainer.store.aclose()
+    assert result.report is not None
+    async with opened(result.report) as tab:
+        drawn = await tab.locator(".band").get_attribute("d")
+        assert drawn is not None
+        assert drawn.count("M") == 2
 
 
 async def test_a_sample_that_turns_the_direction_of_texts_is_shown_as_it_is(tmp_path: Path) -> None:

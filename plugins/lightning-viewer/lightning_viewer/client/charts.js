@@ -58,9 +58,16 @@ function Curve({ points, label }) {
   const x = (/** @type {number} */ value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
   const y = (/** @type {number} */ value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
   const path = points.map((each, i) => `${i ? "L" : "M"}${x(each.x)},${y(each.y)}`).join("");
-  const banded = points.filter((each) => each.low !== null && each.low !== undefined);
-  const band = banded.length > 1 &&
-    `M${banded.map((each) => `${x(each.x)},${y(each.high ?? each.y)}`).join("L")}L${[...banded].reverse().map((each) => `${x(each.x)},${y(each.low ?? each.y)}`).join("L")}Z`;
+  /** @type {(typeof points)[]} */
+  const banded = [[]]; // where a point has no interval, the band is interrupted
+  for (const each of points) {
+    if (each.low === null || each.low === undefined) banded.push([]);
+    else banded[banded.length - 1].push(each);
+  }
+  const edge = (/** @type {typeof points} */ part, /** @type {"low" | "high"} */ end) =>
+    part.map((each) => `${x(each.x)},${y(each[end] ?? each.y)}`).join("L");
+  const band = banded.filter((part) => part.length > 1)
+    .map((part) => `M${edge(part, "high")}L${edge([...part].reverse(), "low")}Z`).join("");
   const steps = ticks(first, last, Math.min(8, points.length)).filter((each) => Number.isInteger(each));
   return html`<svg class="chart" viewBox="0 0 ${width} ${height}" role="img" aria-label=${label}>
     ${marks.map((value, i) => html`<g class="tick">
