@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.errors import AgentTimeout, InvalidTransition, NoRewards, NotFound
+from lightning_core.errors import AgentTimeout, AlgorithmError, InvalidTransition, NoRewards, NotFound
 from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.types import (
@@ -190,8 +190,9 @@ async def wait_for_all(store: LightningStore, rollout_ids: Sequence[str]) -> Seq
 async def continued(store: LightningStore, name: str, *, of: Any) -> AsyncIterator[str]:
     """Give the key of a piece of work, for the `request_id` of all that it asks of the store.
 
-    Where the same work was begun in this run and was killed or cancelled, that is the key it had: what it asked for
-    is there already. Work that came to its end, or failed, is begun anew.
+    Where the same work was begun in this run and was killed, cancelled or ended by a fault, such as of the store, that
+    is the key it had: what it asked for is there already. Work that came to its end is begun anew, and so is work that
+    ended in an `AlgorithmError`, as where no rollout gave a reward, or in `NotFound`, where it was deleted.
 
     Args:
         store: Where the key is kept.
@@ -204,8 +205,7 @@ async def continued(store: LightningStore, name: str, *, of: Any) -> AsyncIterat
         await store.save_state(name, state)
     try:
         yield state["key"]
-    except Exception:
-        # It has come to an end, too: the next one begins anew.
+    except (AlgorithmError, NotFound):
         await store.save_state(name, {**state, "ended": True})
         raise
     await store.save_state(name, {**state, "ended": True})

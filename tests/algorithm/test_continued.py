@@ -1,4 +1,4 @@
-"""Work that was killed keeps its key; work that came to its end gets a new one."""
+"""Work that was cut off keeps its key; work that came to its end gets a new one."""
 
 import asyncio
 from contextlib import nullcontext
@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from lightning_core.algorithm.batch import continued
+from lightning_core.errors import NoRewards, NotFound, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
 
 
@@ -23,8 +24,9 @@ async def key_of(store: InMemoryLightningStore, *, of: int = 1, raises: BaseExce
     return key
 
 
-async def test_cancelled_work_is_continued_under_its_key(store: InMemoryLightningStore):
-    first = await key_of(store, raises=asyncio.CancelledError())
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), StoreUnavailable("no answer"), EOFError("a pipe")])
+async def test_work_that_was_cut_off_is_continued_under_its_key(store: InMemoryLightningStore, error: BaseException):
+    first = await key_of(store, raises=error)
     assert await key_of(store) == first
 
 
@@ -33,8 +35,9 @@ async def test_work_that_came_to_its_end_is_begun_anew(store: InMemoryLightningS
     assert await key_of(store) != first
 
 
-async def test_work_that_failed_is_begun_anew(store: InMemoryLightningStore):
-    first = await key_of(store, raises=ValueError("no"))
+@pytest.mark.parametrize("error", [NoRewards("not one"), NotFound("no rollout ro-1")])
+async def test_work_that_failed_is_begun_anew(store: InMemoryLightningStore, error: Exception):
+    first = await key_of(store, raises=error)
     assert await key_of(store) != first
 
 
