@@ -67,7 +67,6 @@ class ToyModels:
         request = await http_request.json()
         self.requests.append(request)
         self.on_request()
-        self.on_request()
         self.keys.add(http_request.headers.get("Authorization"))
         if self.latency is not None:
             await asyncio.sleep(self.latency.random() / 200)
