@@ -328,9 +328,7 @@ def work_in_process(work: Coroutine[Any, Any, None]) -> None:
 
     Closing it would wait for the threads of agents that hang.
     """
-    # A full collection looks at all modules, and hundreds of runners cause many.
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 10)
+    gc.freeze()  # a full collection need not look at all modules; hundreds of runners cause many
     asyncio.Runner(loop_factory=loop_factory()).run(work)
 
 
