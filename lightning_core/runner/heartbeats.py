@@ -294,6 +294,9 @@ BEATS_IN_A_LIMIT = 3
 IDLE_INTERVALS = 6
 """How many intervals there are between two heartbeats of a runner that has nothing to do."""
 
+IDLE_SECONDS = 60.0
+"""The longest time between them, unless the interval is longer."""
+
 SHORTEST_SECONDS = 0.01
 """The shortest time between two that a limit brings about."""
 
@@ -384,7 +387,9 @@ class Heartbeats:
 
     def _pause_seconds(self) -> float:
         """How long to wait after a heartbeat, by what is executed now."""
-        return self._limit_seconds() if self._assignments else self._interval_seconds * IDLE_INTERVALS
+        if self._assignments:
+            return self._limit_seconds()
+        return max(self._interval_seconds, min(self._interval_seconds * IDLE_INTERVALS, IDLE_SECONDS))
 
     def _limit_seconds(self) -> float:
         """The longest pause that keeps what is executed now, or claimed next."""

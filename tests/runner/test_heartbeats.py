@@ -143,6 +143,16 @@ async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
     assert len(await store.query_attempts(ended.rollout_id)) == 1
 
 
+async def test_idle_heartbeats_are_never_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many intervals there are between them."""
+    monkeypatch.setattr(heartbeats, "IDLE_INTERVALS", 1_000_000)
+    monkeypatch.setattr(heartbeats, "IDLE_SECONDS", 0.02)
+    store = HeardStore()
+    beats = heartbeats.Heartbeats("worker-0", store, interval_seconds=0.01, in_thread=False)
+    async with beats.beating():
+        await store.next_heartbeats(2)
+
+
 @MODES
 async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
     clock = FakeClock()
