@@ -92,9 +92,12 @@ async def state_of(database: Database, key: str) -> State:
     hello, deleted = await asyncio.gather(
         database.hello(), deletions.find_one({"_id": schema.last_deletion(key)}, {"written": 1})
     )
-    # Another server, or the same one after a crash or an election, may not have all that was read before. What stands
-    # behind a mongos, it does not say: there nothing is taken for known.
-    server = hello.get("topologyVersion", {}).get("processId") if hello.get("msg") != "isdbgrid" else object()
+    # Another server, or the same one after a crash or an election, may not have all that was read before. Nothing is
+    # taken for known behind a mongos, which does not say who is there, and where what ends expires between two looks.
+    keep_seconds = database.settings.keep_seconds
+    is_short = keep_seconds is not None and keep_seconds < schema.DELETIONS_KEPT_SECONDS
+    is_blind = is_short or hello.get("msg") == "isdbgrid"
+    server = object() if is_blind else hello.get("topologyVersion", {}).get("processId")
     return State(hello["localTime"], (server, hello.get("electionId"), deleted and deleted["written"]))
 
 

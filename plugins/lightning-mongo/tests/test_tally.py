@@ -169,6 +169,23 @@ async def test_what_an_election_has_undone_is_not_counted(
         await store.aclose()
 
 
+async def test_what_ended_and_expired_between_two_questions_is_not_counted(
+    mongod: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_mongo.tally._OVERLAP_SECONDS", 0)
+    store = MongoLightningStore(mongod.uri, partition_id=partition, run_id="r", keep_days=60 / 86_400)
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    await asyncio.sleep(2)
+    await check(store)
+    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
+    with MongoClient[dict[str, Any]](mongod.uri) as client:  # as the server does when it has expired
+        client["lightning"]["lightning.rollouts"].delete_one({"_id.id": claimed.rollout_id})
+    await check(store)
+    await store.aclose()
+
+
 def test_nothing_is_taken_for_known_when_a_clock_was_set_back() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert State(at, ()).is_still(State(at + timedelta(seconds=1), ()))
