@@ -102,6 +102,9 @@ def _finish(end: "asyncio.Future[None]") -> None:
 _MAX_WAIT_SECONDS = 1e9
 _MAX_ATTEMPT_KEYS = 4096
 
+_REPEATED_POLL_SECONDS = 1.0
+"""How long a request waits that is repeated in an outage: its answer says that the outage is over."""
+
 
 class LightningStoreClient(_Complete):
     """The store behind a `LightningStoreServer`, from any event loop, thread or process.
@@ -292,6 +295,7 @@ class LightningStoreClient(_Complete):
         *,
         request_id: str | None = None,
         extra_seconds: float = 0.0,
+        repeated: Callable[[], bytes] | None = None,
     ) -> Answer:
         self._check_open()
         payload = None if body is None else wire.encode(body)
@@ -302,7 +306,7 @@ class LightningStoreClient(_Complete):
             headers[REQUEST_HEADER] = request_id
         try:
             answer = await self._connection.request(
-                method, path, body=payload, headers=headers, extra_seconds=extra_seconds
+                method, path, body=payload, headers=headers, extra_seconds=extra_seconds, repeated=repeated
             )
         except StoreClosed as exc:
             raise StoreClosed(self._closed_message()) from exc
@@ -377,7 +381,16 @@ class LightningStoreClient(_Complete):
             until = None if left is None else time.monotonic() + left
             while True:
                 asked = {**body, waits: left, "poll_seconds": poll_seconds}
-                answer = await self._ask("POST", path, asked, request_id=request_id, extra_seconds=poll_seconds)
+                answer = await self._ask(
+                    "POST",
+                    path,
+                    asked,
+                    request_id=request_id,
+                    extra_seconds=poll_seconds,
+                    repeated=functools.partial(
+                        wire.encode, {**asked, "poll_seconds": min(poll_seconds, _REPEATED_POLL_SECONDS)}
+                    ),
+                )
                 if not answer.is_pending:
                     return answer.data()
                 left = None if until is None else max(until - time.monotonic(), 0.0)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -197,6 +197,7 @@ class Connection:
         body: bytes | None,
         headers: Mapping[str, str],
         extra_seconds: float = 0.0,
+        repeated: Callable[[], bytes] | None = None,
     ) -> Answer:
         """Ask the server.
 
@@ -206,6 +207,8 @@ class Connection:
             body: JSON, if any.
             headers: Beyond those of every request.
             extra_seconds: How long the server may wait before it answers.
+            repeated: Makes the body of each further try, for a request that waits: one that is answered soon. A try
+                that waited would count as part of the outage, and its end as one more failure in that.
 
         Raises:
             StoreError: The one that the server answered with.
@@ -223,6 +226,8 @@ class Connection:
                 return await self._try(method, url, body, sent, timeout)
             except _OutOfReach as exc:
                 first = exc
+                if repeated is not None:
+                    body, began = repeated(), time.monotonic()  # it was no outage as long as the server waited
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_OutOfReach),
                 stop=self._has_given_up,

@@ -1,6 +1,7 @@
 """What a client says of a server that is out of reach, besides the error in the end."""
 
 import asyncio
+import json
 import re
 import time
 
@@ -60,3 +61,36 @@ async def test_once_the_server_is_given_up_nothing_else_is_repeated_as_long_agai
         await client.statistics()
     assert time.monotonic() - began < 3.5
     await client.aclose()
+
+
+async def test_a_wait_outlives_restarts_that_are_far_apart():
+    asked: list[float] = []
+    restarts = 2
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal restarts
+        head = await reader.readuntil(b"\r\n\r\n")
+        [length] = re.findall(rb"content-length: (\d+)", head.lower())
+        asked.append(json.loads(await reader.readexactly(int(length)))["poll_seconds"])
+        status, extra = b"200 OK", b"x-agl-pending: true\r\n" if restarts else b""
+        if restarts and asked[-1] > 1:
+            await asyncio.sleep(1.2)  # longer than requests are repeated
+            restarts -= 1
+            status, extra = b"503 Service Unavailable", b""
+        writer.write(
+            b"HTTP/1.1 "
+            + status
+            + b"\r\nx-agl-run: run-1\r\n"
+            + extra
+            + b"connection: close\r\ncontent-length: 2\r\n\r\n[]"
+        )
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = LightningStoreClient(url, retry_seconds=1.0, first_backoff_seconds=0.01)
+        assert await client.wait_for_rollouts(rollout_ids=["ro-1"], timeout=60) == []
+        await client.aclose()
+    assert asked == [50, 1, 50, 1]
