@@ -37,6 +37,9 @@ async def concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 logger = logging.getLogger(__name__)
 
+_ASKED_AT_ONCE = 8
+"""Endpoints refuse requests where more come at once than they serve, and clients give up soon."""
+
 Key = tuple[str, ...]
 """The texts of a candidate: equal prompts are one candidate."""
 
@@ -77,6 +80,7 @@ class Growth:
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
         self._others = [name for name in tools.prompts if name not in self._edited]
         self._batches: dict[int, Batch] = {}
+        self._models = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     @property
     def batches(self) -> list[Batch]:
@@ -146,7 +150,8 @@ class Growth:
         others = [tools.shown(name, start.texts) for name in self._others]
 
         async def criticise() -> Answer:
-            return await tools.critic.criticise(reviewed, experiments, other_prompts=others, seed=seed)
+            async with self._models:
+                return await tools.critic.criticise(reviewed, experiments, other_prompts=others, seed=seed)
 
         tools.counts["critic_calls"] += 1
         return tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
@@ -159,7 +164,8 @@ class Growth:
         async def rewrite(name: str) -> Answer:
             beside = [prompt for other, prompt in shown.items() if other != name]
             seed = seed_of("edit", *key, name)
-            return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
+            async with self._models:
+                return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
 
         # Failures are not saved: after a resume there may be another parent in this place, or another critique.
         asked = seed_of(critique, *key_of(parent))

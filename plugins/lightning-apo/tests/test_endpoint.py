@@ -1,5 +1,6 @@
 """How the models are reached, and that their key stays secret."""
 
+import asyncio
 import logging
 import traceback
 from typing import Any
@@ -50,3 +51,20 @@ def test_an_endpoint_option_that_is_no_text_is_refused(option: str, value: Any) 
 def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
     with pytest.raises(InvalidComponent, match=r"beam_with.*beam_width"):
         Trainer(algorithm={"name": "apo", "beam_with": 2})
+
+
+async def test_no_more_than_eight_requests_are_under_way_at_once(models: ToyModels) -> None:
+    under_way = peak = 0
+
+    async def count(model: str) -> None:
+        nonlocal under_way, peak
+        under_way += 1
+        peak = max(peak, under_way)
+        await asyncio.sleep(0.05)
+        under_way -= 1
+
+    models.before_answer = count
+    wide = {**OPTIONS, "branch_factor": 16, "beam_width": 4, "beam_rounds": 1}
+    async with models.client() as client:
+        await ToyRun().fit(APO(client, **wide))
+    assert 1 < peak <= 8
