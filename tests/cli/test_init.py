@@ -45,9 +45,12 @@ def write_project(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_project_trains_at_once_and_gets_better(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "algorithm", [[], ["--set", "algorithm={name: gepa, reflection_lm: gpt-4.1-mini, max_metric_calls: 260}"]]
+)
+def test_the_project_trains_at_once_and_gets_better(tmp_path: Path, algorithm: list[str]) -> None:
     project = write_project(tmp_path / "demo")
-    done = run(project, "lightning_core", "train", "config.yaml", "--output", "result.json")
+    done = run(project, "lightning_core", "train", "config.yaml", "--output", "result.json", *algorithm)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SIMULATED model" in done.stderr
     result = json.loads((project / "result.json").read_text())
