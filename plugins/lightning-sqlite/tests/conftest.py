@@ -14,6 +14,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def nothing_left_running() -> AsyncIterator[None]:
     """Fail a test that leaves a task or a thread of a store behind."""
+    before = set(threading.enumerate())
     yield
     assert not asyncio.all_tasks() - {asyncio.current_task()}
-    assert "lightning-sqlite" not in [thread.name for thread in threading.enumerate()]
+    assert "lightning-sqlite" not in [thread.name for thread in set(threading.enumerate()) - before]
