@@ -1,13 +1,33 @@
-"""The body of a request: read up to a limit, and unpacked. The model proxy reads its own with it, without FastAPI."""
+"""Limits on requests, and their body: read up to one, and unpacked. The model proxy uses both, without FastAPI."""
 
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, PositiveInt
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What a client may send before the server knows who it is."""
+
+    max_head_bytes: PositiveInt = 64 * 1024
+    """The largest head of a request: its first line and its headers."""
+    head_seconds: Seconds = 30.0
+    """How long a head may take, from its first byte or the connection's begin."""
+    max_body_bytes: PositiveInt = 64 * 1024 * 1024
+    """The largest body, unpacked."""
+    body_seconds: Seconds = 60.0
+    """How long a body may let the server wait for its next part; where it is answered already, for its end."""
+    idle_seconds: Seconds = 75.0
+    """How long a connection is kept without a request. Longer than clients keep it, so that it is they who close it."""
 
 
 class ClientGone(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from lightning_http.messages import ConnectionLimits
+from lightning_http.body import ConnectionLimits
 
 _PERSISTENCE = (b"close", b"keep-alive")
 

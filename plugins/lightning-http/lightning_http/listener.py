@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from lightning_core.errors import ConfigError
+from lightning_http.body import ConnectionLimits
 from lightning_http.bounded import BoundedProtocol
-from lightning_http.messages import ConnectionLimits
 
 _BACKLOG = 2048
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import LightningStore
 from lightning_http.auth import Keys
+from lightning_http.body import ConnectionLimits
 from lightning_http.exposition import Metrics
-from lightning_http.messages import ConnectionLimits
 
 _MAX_VIEWS = 256
 _RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")

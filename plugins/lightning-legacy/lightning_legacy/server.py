@@ -11,9 +11,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_http.body import BodyRefused, body_of
+from lightning_http.body import BodyRefused, ConnectionLimits, body_of
 from lightning_http.listener import Listener, bind
-from lightning_http.messages import ConnectionLimits
 from lightning_http.web_pages import PAGE_HEADERS, require_key, require_local, require_same_site
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette

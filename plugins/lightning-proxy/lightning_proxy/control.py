@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self, TypeVar
 
-from lightning_http.messages import ConnectionLimits, Seconds
+from lightning_http.body import ConnectionLimits, Seconds
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.concurrency import EventLoopThread, loop_factory

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.tracing import Trace
-from lightning_http.messages import Seconds
+from lightning_http.body import Seconds
 from pydantic import PositiveInt
 from yarl import URL
 
