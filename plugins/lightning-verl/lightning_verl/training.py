@@ -25,12 +25,6 @@ logger = logging.getLogger(__name__)
 _SEED = 1
 """Where shuffling begins, unless the config says: a run that is taken up again goes through the tasks as before."""
 
-_END_SECONDS = 10.0
-"""How long its thread may take to end when the budget is used up and nothing is to be kept."""
-
-_INTERRUPTED_SECONDS = 0.8
-"""The same when it is interrupted, which is to take 1.2 s in all. Ray may take longer, and ends with the process."""
-
 _PLATFORM = "VERL_PLATFORM"
 _VARIABLES = {
     "VERL_LOGGING_LEVEL": "WARNING",
@@ -63,12 +57,14 @@ class Training:
         plan: What is trained, and on what.
         parts: What it works with.
         is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
+        end_seconds: How long the thread may take to end when it is interrupted; what is left ends with the process.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool]) -> None:
+    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool], end_seconds: float = 10.0) -> None:
         self._plan = plan
         self._parts = parts
         self._is_spent = is_spent
+        self._end_seconds = end_seconds
         self._trainer: Any = None
         self._killing = threading.Lock()
 
@@ -78,19 +74,16 @@ class Training:
         try:
             await asyncio.shield(thread)
         except asyncio.CancelledError:
-            seconds = _INTERRUPTED_SECONDS
             try:
                 trainer = self._trainer  # of its thread, which may take it away at any moment
-                if self._is_spent():
-                    if trainer is not None and trainer.has_more_to_keep:
-                        self._parts.ending.ask()
-                        self._parts.bridge.tell()
-                        await asyncio.shield(thread)
-                    seconds = _END_SECONDS
+                if self._is_spent() and trainer is not None and trainer.has_more_to_keep:
+                    self._parts.ending.ask()
+                    self._parts.bridge.tell()
+                    await asyncio.shield(thread)
             finally:
                 self._parts.bridge.stop()
                 await asyncio.to_thread(self._kill_workers)
-                await asyncio.wait((thread,), timeout=seconds)
+                await asyncio.wait((thread,), timeout=self._end_seconds)
                 if thread.done() and not thread.cancelled():
                     thread.exception()  # seen: it was interrupted
             raise
