@@ -285,7 +285,7 @@ def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:
 async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
     """Return the name of the folder that this work keeps its checkpoints in, until it has succeeded.
 
-    Unlike the names of its requests, it outlives a failure: what was learned before is not to be learned again.
+    Unlike the names of its requests, it outlives an `AlgorithmError`: what was learned is not to be learned again.
 
     Args:
         store: Where the name is kept.

@@ -19,7 +19,7 @@ from lightning_verl.requirements import has_accelerator
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import LLM
@@ -225,7 +225,8 @@ UNSAVED = "trainer.save_freq=-1"
         pytest.param(asyncio.CancelledError(), (), (), 1, id="killed"),
         pytest.param(None, (), (), 2, id="succeeded"),
         pytest.param(OSError("the disk is full"), (), ("actor_rollout_ref.rollout.n=8",), 2, id="other work"),
-        pytest.param(OSError("the disk is full"), (UNSAVED,), (UNSAVED,), 2, id="no checkpoints"),
+        pytest.param(OSError("the disk is full"), (UNSAVED,), (UNSAVED,), 1, id="no checkpoints"),
+        pytest.param(AlgorithmError("no reward"), (UNSAVED,), (UNSAVED,), 2, id="nothing to go on with"),
     ],
 )
 async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measured_before_it(
@@ -247,7 +248,7 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
         return algorithm
 
     monkeypatch.setattr(Begun, "ends_with", ends_with)
-    with suppress(OSError, asyncio.CancelledError):
+    with suppress(OSError, AlgorithmError, asyncio.CancelledError):
         await run(*config)
     monkeypatch.setattr(Begun, "ends_with", None)
     algorithm = await run(*next_config)
