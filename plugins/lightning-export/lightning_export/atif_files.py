@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from atif import Trajectory
 
 from lightning_core.adapter.usage import read_usage
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, Fault
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
 from lightning_export.attempts import Ended, Reading, Wanted, agent_of, read_ended
@@ -139,7 +139,9 @@ def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
 
 def _exception(ended: Ended) -> dict[str, Any]:
     attempt = ended.rollout.attempt
-    failure = (attempt.metadata or {}).get("failure") or {"type": attempt.status}
+    told = attempt.metadata or {}
+    failure = {"type": Fault.__name__, "message": told["fault"]} if "fault" in told else told.get("failure")
+    failure = failure or {"type": attempt.status}
     return {
         **{f"exception_{name}": str(failure.get(name) or "") for name in ("type", "message", "traceback")},
         "occurred_at": _moment(attempt.end_time or attempt.start_time),

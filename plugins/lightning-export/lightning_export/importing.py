@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, Fault
 
 if TYPE_CHECKING:
     from lightning_core.runs.folder import RunFolder
 
 NEWEST = (1, 8)
 """The newest version of ATIF that is read."""
+
+AGENT_ERRORS = frozenset(
+    {
+        *("AgentTimeoutError", "NonZeroAgentExitCodeError", "AgentSafetyRefusalError", "ContentPolicyViolationError"),
+        *("ContextWindowExceededError", "ContextLengthExceededError"),
+        *("OutputTokenExceededError", "OutputLengthExceededError"),
+    }
+)
+"""Exceptions of harbor's trials that are the agent's failures. Any other one, known or not, is a fault: a lost sample
+costs less than one that counts as a bad answer."""
 
 
 @click.command(name="import")
@@ -108,7 +118,7 @@ async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
                 rollout_id,
                 attempt_id,
                 "failed" if has_failed else "succeeded",
-                metadata=None if trial.exception is None else {"failure": _failure_of(trial.exception)},
+                metadata=_reason(trial.exception, is_own=own.status is not None),
             )
             count += 1
     finally:
@@ -151,13 +161,23 @@ def _trial_beside(path: Path) -> _Trial:
     except ValidationError as exc:
         raise ConfigError(f"{result} is not the result of a trial: {exc}") from exc
     rewards = (read.verifier_result and read.verifier_result.rewards) or {}
-    return _Trial({name: value for name, value in rewards.items() if value is not None}, read.exception_info)
+    exceptions = [each.exception_info for each in (read, *(read.step_results or ())) if each.exception_info is not None]
+    return _Trial(
+        {name: value for name, value in rewards.items() if value is not None}, exceptions[0] if exceptions else None
+    )
 
 
-def _failure_of(exception: Any) -> dict[str, str]:
-    """Return harbor's account of an exception as attempts have theirs."""
+def _reason(exception: Any, *, is_own: bool) -> dict[str, Any] | None:
+    """Return harbor's account of an exception as attempts have theirs: as a failure, or as a fault."""
+    if exception is None:
+        return None
     told = exception if isinstance(exception, dict) else {"exception_message": exception}
-    return {name: str(told.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
+    failure = {name: str(told.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
+    kind = failure["type"]
+    if (kind != Fault.__name__) if is_own else (kind in AGENT_ERRORS):
+        return {"failure": failure}
+    named = "" if kind == Fault.__name__ else kind
+    return {"fault": ": ".join(filter(None, (named, failure["message"])))}
 
 
 def _check_version(place: str, found: Any) -> None:

@@ -290,11 +290,17 @@ class Verdict(BaseModel):
     rewards: dict[str, FiniteFloat | None] | None = None
 
 
-class TrialResult(BaseModel):
+class StepResult(BaseModel):
+    """What is read of one of the steps of harbor's trials."""
+
+    exception_info: Any = None
+
+
+class TrialResult(StepResult):
     """What is read of the `result.json` of one of harbor's trials."""
 
     verifier_result: Verdict | None = None
-    exception_info: Any = None
+    step_results: list[StepResult] | None = None
 
 
 def own_of(part: Any) -> Own:

@@ -1,5 +1,6 @@
 """ATIF both ways: our attempts as trajectories, and trajectories as rollouts of a run."""
 
+import asyncio
 import json
 import math
 import shutil
@@ -10,9 +11,11 @@ import pytest
 from atif import Trajectory
 from click.testing import CliRunner
 from lightning_export.trajectories import spans_of
+from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.adapter import read_model_calls
 from lightning_core.adapter.current_names import chat_text
+from lightning_core.algorithm.batch import describe_failure
 from lightning_core.cli import agl
 from lightning_core.types import Span
 
@@ -177,6 +180,52 @@ def test_a_trial_that_crashed_is_a_failed_rollout(make_run: Any, tmp_path: Path)
     assert {**crash, **result["exception_info"]} == result["exception_info"]
     job = json.loads((tmp_path / "again" / "result.json").read_text())
     assert job["stats"] == {"n_completed_trials": 1, "n_errored_trials": 1, "cost_usd": 0.5}
+
+
+def test_what_broke_around_an_agent_of_harbor_is_a_fault_and_stays_one(make_run: Any, tmp_path: Path) -> None:
+    make_run()
+    rate_limit = {"exception_type": "ApiRateLimitError", "exception_message": "429"}
+    trials = {
+        "1-slow": {"exception_info": {"exception_type": "AgentTimeoutError", "exception_message": "too slow"}},
+        "2-exit": {"exception_info": {"exception_type": "NonZeroAgentExitCodeError"}},
+        "3-limit": {"exception_info": rate_limit},
+        "4-start": {"exception_info": {"exception_type": "EnvironmentStartTimeoutError"}},
+        "5-other": {"exception_info": {"exception_type": "SomethingNew", "exception_message": "?"}},
+        "6-step": {"step_results": [{}, {"exception_info": rate_limit}], "verifier_result": {"rewards": {"r": 0}}},
+        "7-fine": {"step_results": [{}], "verifier_result": {"rewards": {"r": 1}}},
+    }
+    for name, result in trials.items():
+        (tmp_path / "jobs" / name / "agent").mkdir(parents=True)
+        (tmp_path / "jobs" / name / "agent" / "trajectory.json").write_text(json.dumps(PUBLIC))
+        (tmp_path / "jobs" / name / "result.json").write_text(json.dumps(result))
+    run = invoke("import", "jobs").partition(":")[0]
+    expected = [
+        "AgentTimeoutError: too slow",
+        "NonZeroAgentExitCodeError: ",
+        "fault: ApiRateLimitError: 429",
+        "fault: EnvironmentStartTimeoutError",
+        "fault: SomethingNew: ?",
+        "fault: ApiRateLimitError: 429",
+        None,
+    ]
+    assert reasons_of(tmp_path, run) == expected
+    invoke("export", run, "--to", "atif", "-o", "again")
+    assert sorted(map(str, reasons_of(tmp_path, invoke("import", "again").partition(":")[0]))) == sorted(
+        map(str, expected)
+    )
+
+
+def reasons_of(root: Path, run: str) -> list[str | None]:
+    """Return why each rollout of a run failed; None for one that did not."""
+
+    async def read() -> list[str | None]:
+        [file] = (root / "runs" / run).glob("*.db")
+        store = SqliteLightningStore(file, run_id=run)
+        rollouts = await store.query_rollouts()
+        await store.aclose()
+        return [describe_failure(each) if each.status == "failed" else None for each in rollouts]
+
+    return asyncio.run(read())
 
 
 def test_a_subagent_lies_within_its_agent() -> None:
