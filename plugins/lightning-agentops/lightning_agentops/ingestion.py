@@ -6,7 +6,6 @@ answered and not kept.
 """
 
 import gzip
-import json
 import logging
 import os
 import time
@@ -20,6 +19,7 @@ from lightning_http.messages import TRACES_PATH
 from lightning_http.service import Limits, Service
 from lightning_http.traces import keep_traces
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
+from lightning_http.wire import from_any_json
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
@@ -175,8 +175,8 @@ class AgentOpsServer(Startable):
     async def _token(self, request: Request) -> Response:
         """Give a token for a key: the key itself, so that it is looked at again with everything that is sent."""
         try:
-            key = json.loads(await self._body(request))["api_key"]
-        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            key = from_any_json(await self._body(request))["api_key"]
+        except (ValueError, KeyError, TypeError) as exc:
             raise InvalidRequest('the body is {"api_key": "..."}, as JSON') from exc
         if not isinstance(key, str):
             raise InvalidRequest('the body is {"api_key": "..."}, as JSON')

@@ -57,7 +57,7 @@ def read_spans_request(body: bytes) -> SpansRequest:
     """
     try:
         request = from_any_json(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return SpansRequest.model_validate_json(body)  # the model says where
     try:
         return SpansRequest.model_construct(spans=read_spans(request["spans"]))
@@ -74,7 +74,7 @@ def read_span(body: bytes) -> Span:
     """
     try:
         item = from_any_json(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return Span.model_validate_json(body)
     return Span.model_validate(item)
 

@@ -49,13 +49,15 @@ def from_any_json(body: bytes) -> Any:
     """Return what JSON says, with U+FFFD for halves of surrogate pairs, which Python's own JSON writes and reads.
 
     Raises:
-        ValueError: When it is not JSON.
-        RecursionError: When it is nested too deeply.
+        ValueError: When it is not JSON, or is nested too deeply.
     """
     try:
         return from_json(body)
-    except ValueError:
-        return well_formed_value(json.loads(body.decode()))
+    except ValueError as exc:
+        try:
+            return well_formed_value(json.loads(body.decode()))
+        except RecursionError:
+            raise exc from None
 
 
 def faults_of(exc: ValidationError, *place: str) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from lightning_http.body import BodyRefused, ConnectionLimits, body_of
 from lightning_http.listener import Listener, bind
 from lightning_http.web_pages import PAGE_HEADERS, require_key, require_local, require_same_site
+from lightning_http.wire import from_any_json
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -42,7 +42,6 @@ from lightning_core.types import (
     ResourcesUpdate,
     RolloutMode,
 )
-from lightning_core.types.text import well_formed_value
 from lightning_legacy.payloads import PAYLOAD, read_rollout, spans_of, task_of, warn_once
 
 logger = logging.getLogger(__name__)
@@ -202,7 +201,7 @@ class AgentLightningServer(Startable):
         async def handle(request: Request) -> Response:
             headers = {name: request.headers[name] for name in PAGE_HEADERS if name in request.headers}
             try:
-                require_same_site(request.method, headers)
+                require_same_site("POST", headers)  # whatever the method: GET /task claims
                 if self._key is None:
                     require_local(headers)
                 elif not _has_password(request.headers.get("authorization", ""), self._key):
@@ -273,7 +272,7 @@ class AgentLightningServer(Startable):
 
     async def _take_rollout(self, request: Request) -> GenericResponse:
         try:
-            sent = well_formed_value(json.loads(await body_of(request, _LIMITS.max_body_bytes)))
+            sent = from_any_json(await body_of(request, _LIMITS.max_body_bytes))
             rollout_id = str(sent["rollout_id"])
         except (ValueError, KeyError, TypeError) as exc:
             raise InvalidRequest(f"the body is no rollout: {type(exc).__name__}: {exc}") from exc

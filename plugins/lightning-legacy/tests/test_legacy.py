@@ -275,9 +275,32 @@ async def test_a_server_that_others_can_reach_wants_its_key() -> None:
         task = await agent.poll_next_task_async()
         assert task is not None
         assert task.input == "2+3"
-    async with serving() as (_, client):
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_an_image_in_a_page_of_another_site_claims_nothing(method: str, site: str) -> None:
+    async with serving() as (server, client):
+        rollout_id = await server.queue_task("2+3")
+        # As a browser sends it for <img src="http://127.0.0.1:8000/task">: without an Origin.
+        image = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+        assert (await client.request(method, "/task", headers=image)).status_code == 403
         foreign = await client.post("/rollout", json={"rollout_id": "x"}, headers={"Origin": "http://evil.example"})
         assert foreign.status_code == 403
+        assert (await claim(client))["rollout_id"] == rollout_id
+
+
+async def test_a_body_nested_too_deeply_is_refused_and_the_claim_stays(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as (server, client):
+        await server.queue_task("2+3")
+        task = await claim(client)
+        nested = "[" * 990 + "]" * 990
+        for body in ("[" * 100_000, f'{{"rollout_id": "{task["rollout_id"]}", "logs": {nested}}}'):
+            refused = await client.post("/rollout", content=body)
+            assert refused.status_code == 422
+            assert "recursion limit exceeded" in refused.json()["detail"]
+        assert not any(record.exc_info for record in caplog.records)
+        assert (await report(client, task["rollout_id"], final_reward=1.0)).status_code == 200
 
 
 async def test_an_algorithm_of_0_2_gets_rollouts_of_agents_old_and_new() -> None:

@@ -49,7 +49,7 @@ def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
             made.append(emit_annotation(fields["annotation"], propagate=False))
         if "reward" in fields:
             made.append(emit_reward(fields["reward"], propagate=False))
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise Refused(400, "invalid_report", f"the report cannot be taken: {exc}") from exc
     return made
 

@@ -91,6 +91,7 @@ async def test_several_rewards_and_an_annotation_keep_their_names(agent: Agent) 
         ('{"reward": {}}', "there is no reward in an empty dict"),
         ('{"annotation": {"gen_ai.operation.name": "chat"}}', "cannot stand for a model call"),
         ('{"annotation": {"prompt_token_ids": [1], "response_token_ids": [2]}}', "cannot stand for a model call"),
+        ('{"annotation": {"a": ' + "[" * 1000 + "]" * 1000 + "}}", "cannot be taken: maximum recursion depth exceeded"),
         ('{"annotation": {"a": 1}, "reward": null}', "must be a number, got None"),
     ],
 )
