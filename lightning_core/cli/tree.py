@@ -15,6 +15,7 @@ from lightning_core.adapter.usage import usage_of
 from lightning_core.display.texts import seconds, shortened, token_words, visible
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import is_late
+from lightning_core.runner.outcome import is_the_users
 from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
 from lightning_core.types import Span
 
@@ -209,8 +210,10 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 def _place(trace: str) -> list[Text]:
-    """Say where the innermost frame of a trace is."""
-    return [Text(f"at {file}:{line} in {name}", style=_DIM) for file, line, name in _FRAME.findall(trace)[-1:]]
+    """Say where the innermost frame of the user's code is in a trace; without one, where the innermost is."""
+    frames = _FRAME.findall(trace)
+    frames = [frame for frame in frames if is_the_users(frame[0])] or frames
+    return [Text(f"at {file}:{line} in {name}", style=_DIM) for file, line, name in frames[-1:]]
 
 
 def _operation_lines(span: Span, most: int) -> list[Text]:

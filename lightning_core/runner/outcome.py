@@ -199,12 +199,17 @@ def place_in_user_code(error: BaseException) -> str:
 
 def place_of(code: CodeType, line: int) -> str:
     """Return a place in the user's code, as `agent.py:12 in score`; empty for other code."""
-    if code.co_filename.startswith(("<", *_NOT_THE_USERS)):
+    if not is_the_users(code.co_filename):
         return ""
     path = Path(code.co_filename)
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     return f"{path}:{line} in {code.co_name}"
+
+
+def is_the_users(file: str) -> bool:
+    """Whether a file of code is neither Python's, nor an installed package's, nor this one's."""
+    return not file.startswith(("<", *_NOT_THE_USERS))
 
 
 def _url_of(error: Exception) -> str | None:

@@ -105,26 +105,25 @@ class PromptTemplate(Resource):
         return _jinja_names(self.template) if self.engine == "jinja" else _fstring_names(self.template)
 
     def format(self, /, **values: Any) -> str:
-        """Fill in the placeholders.
+        """Fill in the placeholders. Values without a placeholder are ignored, so `format(**task)` is fine.
 
         Raises:
-            ValueError: Names the placeholder that is missing from `values`, or the value that has no placeholder;
-                or says, with the cause chained, why a jinja template could not be carried out.
+            ValueError: Names the placeholder that is missing from `values`; or says, with the cause chained, why a
+                jinja template could not be carried out.
         """
         names = self.placeholders()
-        missing, unknown = sorted(names - values.keys()), sorted(values.keys() - names)
-        if missing or unknown:
-            problems = [f"no value for placeholder {name!r}" for name in missing]
-            problems += [f"no placeholder {name!r}" for name in unknown]
+        if missing := sorted(names - values.keys()):
             raise ValueError(
-                f"{', '.join(problems)}; the template has {sorted(names)}, the values are {sorted(values)}"
+                f"no value for placeholder{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}; "
+                f"the template has {sorted(names)}, the values are {sorted(values)}"
             )
         if self.engine == "jinja":
             from lightning_core.types.jinja_sandbox import Sandbox
 
             try:
                 sandbox = Sandbox()
-                return _bounded(sandbox.from_string(sandbox.parsed(self.template)).generate(values))
+                used = {name: values[name] for name in names}  # a value must not hide one of jinja's own names
+                return _bounded(sandbox.from_string(sandbox.parsed(self.template)).generate(used))
             except Exception as exc:
                 raise ValueError(f"jinja template failed with {type(exc).__name__}: {exc}") from exc
         return "".join(

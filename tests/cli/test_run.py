@@ -105,6 +105,15 @@ def test_agent_that_fails_is_1_with_the_cause(run: Run) -> None:
     assert lines[4].endswith(": ValueError: no price for [b]tea[/b]")
 
 
+def test_an_error_is_placed_at_the_agents_line_where_the_framework_raised_it(run: Run) -> None:
+    result = run("run_agent:obey", "--task", '{"name": "Ada", "unused": 1}', "--prompt", "Greet {nmae}")
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    at = lines.index(
+        "ValueError: no value for placeholder 'nmae'; the template has ['nmae'], the values are ['name', 'unused']"
+    )
+    assert lines[at + 1].endswith("run_agent.py:14 in obey")
+
+
 def test_agent_that_gives_no_reward_has_done_its_task(run: Run) -> None:
     result = run("run_agent:solve", "--task", "nothing")
     assert result.exit_code == 0
