@@ -274,10 +274,11 @@ def part(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as exc:
-        raise TracerError(
-            f"{name} of agentops {_installed_version()} cannot be imported: {exc}; lightning-agentops is made for "
-            f"{KNOWN_VERSION}: pip install agentops=={KNOWN_VERSION}"
-        ) from exc
+        installed = _installed_version()
+        advice = f"lightning-agentops is made for {KNOWN_VERSION}: pip install agentops=={KNOWN_VERSION}"
+        if installed == KNOWN_VERSION:
+            advice = "install the module that it lacks"
+        raise TracerError(f"{name} of agentops {installed} cannot be imported: {exc}; {advice}") from exc
 
 
 def _installed_version() -> str:

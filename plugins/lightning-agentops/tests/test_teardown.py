@@ -2,10 +2,12 @@
 
 import builtins
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from contextvars import copy_context
+from importlib.metadata import requires
 from typing import Any
 
 import agentops.instrumentation as instrumentation
@@ -220,6 +222,18 @@ def test_a_library_that_is_not_known_is_refused_and_nothing_is_left(monkeypatch:
     tracer.teardown()  # nothing to undo
     with tracer.lifespan():
         pass
+
+
+def test_a_module_that_agentops_lacks_is_named_and_what_is_installed_is_not_advised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, library.CHAT, None)
+    with pytest.raises(TracerError, match=r"of agentops .* cannot be imported: .*; install the module that it lacks$"):
+        AgentOpsTracer().init()
+
+
+def test_the_client_that_agentops_imports_and_does_not_require_is_required() -> None:
+    assert any(line.startswith("openai<") for line in requires("lightning-agentops") or [])
 
 
 @pytest.mark.usefixtures("whole")
