@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest frameworks ships-in wheels clean empty-venv \
+.PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest frameworks pythons ships-in wheels clean empty-venv \
 	empty-verl-venv found-python
 
 help: ## list these commands
@@ -102,6 +102,9 @@ frameworks: found-python ## try the example agents with AutoGen and CrewAI, whic
 		--editable plugins/lightning-http --editable plugins/lightning-proxy
 	$(FRAMEWORKS_VENV)/bin/pytest -q -p no:cacheprovider examples/agents
 
+pythons: $(MADE_FOR) ## run the fast tests on the other Pythons that are here, each in an environment of its own
+	@.ci/pythons $(BIN)/python
+
 ships-in: $(MADE_FOR) ## write down which plugin ships which component, after a change of entry points
 	$(BIN)/python .ci/ships_in.py
 
@@ -109,7 +112,7 @@ wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

@@ -48,7 +48,7 @@ def test_samples_themselves_are_a_dataset(folder: Path) -> None:
         ("missing.jsonl", None, "cannot read dataset {folder}/missing.jsonl: No such file or directory"),
         ("a.jsonl", '{"a": 1}\n{"a": \n', "{folder}/a.jsonl:2: no valid JSON: Expecting value"),
         ("a.jsonl", '{"a": 1}\n{"a": 2\n', "{folder}/a.jsonl:2: no valid JSON: Expecting ',' delimiter at column 8"),
-        ("a.json", "[1,\n 2,\n]", "{folder}/a.json:3: no valid JSON: "),
+        ("a.json", "[1,\n 2\n 3]", "{folder}/a.json:3: no valid JSON: Expecting ',' delimiter"),
         ("a.json", '{"a": 1}', "{folder}/a.json holds a dict; a dataset is a list of samples"),
         ("a.csv", "a,b\n1,2\n1\n", "{folder}/a.csv:3: the row has 1 values, and there are 2 columns"),
         ("a.csv", "a,b\n1,2,3\n", "{folder}/a.csv:2: the row has 3 values, and there are 2 columns"),
