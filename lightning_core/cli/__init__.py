@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import click
 
-from lightning_core.display.texts import cut, visible
 from lightning_core.errors import (
     BrokenPlugin,
     ConfigError,
@@ -21,6 +20,7 @@ from lightning_core.errors import (
     UnknownComponent,
 )
 from lightning_core.registry import default_registry
+from lightning_core.texts import cut, visible
 
 BUDGET = 3
 """The exit status of a run that its budget has ended."""

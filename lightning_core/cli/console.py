@@ -13,8 +13,8 @@ from typing import Any, TextIO
 import click
 from pydantic import BaseModel
 
-from lightning_core.display.texts import plain_console as plain_console
 from lightning_core.secrets import hide_keys, hide_keys_in
+from lightning_core.texts import plain_console as plain_console
 
 
 class JsonLines:

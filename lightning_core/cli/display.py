@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +21,15 @@ from lightning_core.errors import LightningError
 from lightning_core.runs import FitResult
 from lightning_core.runs.recording import resources_record
 from lightning_core.runs.standing import Snapshot, Standing, expected_rollouts
-from lightning_core.store import LightningStore
-from lightning_core.types import Attempt, NamedResources, Rollout
+from lightning_core.types import Attempt, Rollout
 
 
 def result_record(result: FitResult) -> dict[str, Any]:
     """Return a result as JSON has it, without keys. A number that is not finite is null."""
     record: dict[str, Any] = asdict(result)
-    resources = result.best_resources
-    record["best_resources"] = None if resources is None else resources_record(resources)
+    for name in ("initial_resources", "best_resources"):
+        resources = getattr(result, name)
+        record[name] = None if resources is None else resources_record(resources)
     record["folder"] = None if result.folder is None else str(result.folder)
     return dict(to_json(record))
 
@@ -65,50 +66,45 @@ class JsonDisplay(Display):
         self.json = json
 
     def show_plan(self, plan: object) -> None:
-        self.json.write({"event": "plan", "text": str(plan), "rollouts": getattr(plan, "rollouts", None)})
+        self._tell("plan", text=str(plan), rollouts=getattr(plan, "rollouts", None))
 
     def _started(self) -> None:
-        self.json.write({"event": "run_start", "run_id": self.standing.snapshot().run_id})
+        self._tell("run_start", run_id=self.standing.snapshot().run_id)
 
-    def show_result(
-        self,
-        result: FitResult,
-        initial: NamedResources | None,
-        *,
-        store: LightningStore | None = None,
-        folder: Path | None = None,
-    ) -> None:
+    def show_result(self, result: FitResult) -> None:
         """Write the result as an object."""
-        self.json.write({"event": "result", **result_record(result)})
+        self._tell("result", **result_record(result))
+
+    def show_report(self, result: FitResult) -> None:
+        """Nothing: the report is in the folder that the result names."""
 
     def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None:
-        self.json.write(
-            {
-                "event": "attempt_end",
-                "elapsed_seconds": round(self.standing.elapsed_seconds, 3),
-                "rollout_id": rollout.rollout_id,
-                "attempt_id": attempt.attempt_id,
-                "attempt": attempt.sequence_id,
-                "mode": rollout.mode,
-                "resources_id": rollout.resources_id,
-                "rollout_status": rollout.status,
-                "attempt_status": attempt.status,
-                "reward": reward,
-                "failure": None if attempt.status == "succeeded" else describe_failure(rollout),
-                "usage": asdict(usage),
-            }
+        self._tell(
+            "attempt_end",
+            elapsed_seconds=round(self.standing.elapsed_seconds, 3),
+            rollout_id=rollout.rollout_id,
+            attempt_id=attempt.attempt_id,
+            attempt=attempt.sequence_id,
+            mode=rollout.mode,
+            resources_id=rollout.resources_id,
+            rollout_status=rollout.status,
+            attempt_status=attempt.status,
+            reward=reward,
+            failure=None if attempt.status == "succeeded" else describe_failure(rollout),
+            usage=asdict(usage),
         )
 
     def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         standing = standing_record(self.standing.snapshot())
-        self.json.write({"event": "step_end", "step": step, "metrics": dict(metrics), "standing": standing})
+        self._tell("step_end", step=step, metrics=dict(metrics), standing=standing)
 
     def _ended(self, run_id: str, status: str) -> None:
         standing = standing_record(self.standing.snapshot())
         failures = [asdict(failure) for failure in self.standing.failures()]
-        self.json.write(
-            {"event": "run_end", "run_id": run_id, "status": status, "standing": standing, "failures": failures}
-        )
+        self._tell("run_end", run_id=run_id, status=status, standing=standing, failures=failures)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self._write(partial(self.json.write, {"event": event, **fields}))
 
 
 @contextmanager

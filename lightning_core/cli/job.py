@@ -15,10 +15,10 @@ from lightning_core.cli.options import runs_root, with_runs_dir
 from lightning_core.config import Job, default_values, load_job, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display
-from lightning_core.display.summary import more_budget
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
 from lightning_core.runs import FitResult
 from lightning_core.runs.manifest import Origin, describe_origin
+from lightning_core.runs.summary import more_budget
 from lightning_core.secrets import hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 
@@ -153,14 +153,13 @@ def run_job(
         try:
             result = job.fit()
         except Exception as exc:
-            display.stop()
-            _tell_of_failed(display, job, output)
+            _write_of_failed(display, job.trainer.result, output)
             if _can_be_resumed(job.trainer.result, exc):
                 _say_how_to_resume(display, job, resume)
             if isinstance(exc, EOFError | BrokenPipeError):  # click takes these for what happened to its own streams
                 raise LightningError(f"{type(exc).__name__}: {exc}") from exc
             raise
-        _tell(display, job, result, output)
+        _write(display, result, output)
         if result.status in ("interrupted", "budget"):
             _say_how_to_resume(display, job, resume, result)
         if display.unwritten is not None:
@@ -221,39 +220,20 @@ def class_path(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _tell(display: Display, job: Job, result: FitResult, output: Path | None) -> None:
-    """Write a result, and print it whatever becomes of that.
-
-    Raises:
-        LightningError: When it cannot be written.
-    """
-    try:
-        if output is not None:
-            write_result(output, result)  # before anything is printed, which may fail
-    finally:
-        _print(display, job, result)
+def _write(display: Display, result: FitResult, output: Path | None) -> None:
     if output is not None:
+        write_result(output, result)
         display.console.print(f"result written to {output}")
 
 
-def _tell_of_failed(display: Display, job: Job, output: Path | None) -> None:
-    """Show the known result of a run that raised. Its exception is the error of the command."""
-    if job.trainer.result is None:
+def _write_of_failed(display: Display, result: FitResult | None, output: Path | None) -> None:
+    """Write the known result of a run that raised. Its exception is the error of the command."""
+    if result is None:
         return
     try:
-        _tell(display, job, job.trainer.result, output)
+        _write(display, result, output)
     except LightningError as exc:
         click.echo(f"Error: {exc}", err=True)
-
-
-def _print(display: Display, job: Job, result: FitResult) -> None:
-    recording = job.trainer.recording
-    display.show_result(
-        result,
-        job.trainer.initial_resources,
-        store=job.trainer.store,
-        folder=None if recording is None else recording.folder.path,
-    )
 
 
 def has_durable_store() -> bool:

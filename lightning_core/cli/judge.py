@@ -76,7 +76,7 @@ def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[
 def show_agreement(found: "LabelAgreement") -> None:
     """Print how well a grader agrees with the labels, and where it does not."""
     from lightning_core.cli.console import plain_console
-    from lightning_core.display.texts import shortened
+    from lightning_core.texts import shortened
 
     console = plain_console()
     console.print()

@@ -16,12 +16,12 @@ from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.config.components import import_path, raised_at, require_agent, search_first
 from lightning_core.config.files import YamlFault, read_yaml
-from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, hook_lines
-from lightning_core.display.texts import seconds, shortened, usage_words
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
+from lightning_core.runs.summary import MAX_CAUSE_CHARACTERS, hook_lines
+from lightning_core.texts import seconds, shortened, usage_words
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
 
 

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from lightning_core.algorithm.estimates import number_text
 from lightning_core.algorithm.gate import RESULT_FILE, GateResult
-from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
-from lightning_core.display.texts import seconds, shortened, visible_prompt
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.folder import RunFolder, Standing, runs_in
 from lightning_core.runs.manifest import Manifest, now
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.recording import read_best
+from lightning_core.runs.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
+from lightning_core.texts import seconds, shortened, visible_prompt
 from lightning_core.types import PromptTemplate
 
 HEADER = ("id", "algorithm", "outcome", "reward", "rollouts", "start", "duration")

@@ -12,11 +12,11 @@ from rich.tree import Tree
 from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
 from lightning_core.adapter.calls import has_failed
 from lightning_core.adapter.usage import usage_of
-from lightning_core.display.texts import seconds, shortened, token_words, visible
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import is_late
 from lightning_core.runner.outcome import is_the_users
 from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
+from lightning_core.texts import seconds, shortened, token_words, visible
 from lightning_core.types import Span
 
 MAX_CHARACTERS = 100

@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, TextIO
 
 from rich.console import Console
@@ -15,14 +15,13 @@ from rich.table import Table
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.display.panel import failure_words, panel, standing_words
-from lightning_core.display.summary import print_summary
-from lightning_core.display.texts import metric_words, plain_console, visible
 from lightning_core.runs import FitResult, RolloutCounts
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import group_failures, pattern_of
 from lightning_core.runs.standing import Onlooker, Snapshot, Standing
-from lightning_core.store import LightningStore
-from lightning_core.types import Attempt, NamedResources, Rollout
+from lightning_core.runs.summary import print_report, print_summary
+from lightning_core.texts import metric_words, plain_console, visible
+from lightning_core.types import Attempt, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -66,16 +65,13 @@ class Display(Onlooker):
         """Say what the run will do at most, before it starts."""
         self._print(f"planned: {plan}")
 
-    def show_result(
-        self,
-        result: FitResult,
-        initial: NamedResources | None,
-        *,
-        store: LightningStore | None = None,
-        folder: Path | None = None,
-    ) -> None:
+    def show_result(self, result: FitResult) -> None:
         """Show what came of the run; see `print_summary`."""
-        print_summary(self.console, result, initial, store=store, folder=folder)
+        self._write(partial(print_summary, self.console, result))
+
+    def show_report(self, result: FitResult) -> None:
+        """Show where the report of the run is."""
+        self._write(partial(print_report, self.console, result))
 
     def stop(self) -> None:
         """Give the terminal back."""
@@ -85,10 +81,13 @@ class Display(Onlooker):
     def _ended(self, run_id: str, status: str) -> None: ...
 
     def _print(self, text: str) -> None:
+        self._write(partial(self.console.print, text))
+
+    def _write(self, write: Callable[[], None]) -> None:
         if self.console.quiet:
             return
         try:
-            self.console.print(text)
+            write()
         except OSError as exc:
             self.unwritten = exc
             self.console.quiet = True
@@ -187,16 +186,15 @@ class NotebookDisplay(PanelDisplay):
         )
         super().__init__(console, standing)
 
-    def show_result(
-        self,
-        result: FitResult,
-        initial: NamedResources | None,
-        *,
-        store: LightningStore | None = None,
-        folder: Path | None = None,
-    ) -> None:
+    def show_result(self, result: FitResult) -> None:
         """Show what came of the run in the cell, where the panel was."""
-        print_summary(self.console, result, initial, store=store, folder=folder)
+        super().show_result(result)
+        self._show()
+
+    def show_report(self, result: FitResult) -> None:
+        """Show the summary again, with where the report is."""
+        super().show_result(result)
+        super().show_report(result)
         self._show()
 
     def _open(self) -> None:
@@ -249,10 +247,6 @@ class LineDisplay(Display):
         now = self.standing.snapshot()
         shown = ", ".join(f"{visible(name)} {words}" for name, words in metric_words(merged({}, metrics)).items())
         self._line(now, f"step {step}: {shown or 'no metric'}; {standing_words(now)}")
-
-    def _ended(self, run_id: str, status: str) -> None:
-        now = self.standing.snapshot()
-        self._line(now, f"run {run_id} {status}; {standing_words(now)}")
 
     def _line(self, now: Snapshot, text: str) -> None:
         self._last_seconds = now.elapsed_seconds

@@ -9,9 +9,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lightning_core.display.texts import metric_words, seconds, shortened, usage_words, visible
 from lightning_core.runs import Failure
 from lightning_core.runs.standing import Snapshot
+from lightning_core.texts import metric_words, seconds, shortened, usage_words, visible
 
 BAR_WIDTH = 24
 CURVE_WIDTH = 32

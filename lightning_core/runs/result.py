@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,6 +17,7 @@ from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
 from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
+from lightning_core.texts import plain_console
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, Rollout, Worker
 
 FAILED_HOOKS: Final = "failed_hooks"
@@ -213,6 +215,8 @@ class FitResult:
     status: RunStatus
     best_resources: NamedResources | None = None
     """The best that the algorithm reported; None when it reported none."""
+    initial_resources: NamedResources | None = None
+    """What it started from."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The newest value of each metric that was reported."""
     rollouts: RolloutCounts = RolloutCounts()
@@ -235,12 +239,24 @@ class FitResult:
     """The name of the algorithm, or its class."""
     folder: Path | None = None
     """The run's folder; None where nothing was written down."""
+    is_in_memory: bool = False
+    """Whether its store is gone when this process ends."""
 
     @property
     def report(self) -> Path | None:
         """The report of the run, `report.html` in its folder; None where none was written."""
         path = None if self.folder is None else self.folder / "report.html"
         return path if path is not None and path.is_file() else None
+
+    def summary(self) -> str:
+        """Return what `agl train` prints at the end: rewards before and after, costs, failures, the best prompts."""
+        from lightning_core.runs.summary import print_report, print_summary  # late: rich takes time
+
+        text = StringIO()
+        console = plain_console(file=text)
+        print_summary(console, self)
+        print_report(console, self)
+        return text.getvalue().strip("\n")
 
     def __repr__(self) -> str:
         parts = [f"{self.algorithm or 'run'} {self.status}"]

@@ -27,7 +27,7 @@ from lightning_core.runs.recording import Recording
 from lightning_core.runs.result import failed_hooks, sum_usage
 from lightning_core.runs.standing import Onlooker, expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
-from lightning_core.store import LightningStore
+from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
 from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model
 from lightning_core.trainer.runners import RunnersSide
@@ -60,7 +60,7 @@ class TrainerParts(Protocol):
 
     def next_store(self) -> LightningStore: ...
     def next_budget(self) -> Budget | None: ...
-    def next_display(self) -> "tuple[Display | None, bool]": ...
+    def next_display(self) -> "Display | None": ...
     def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts: ...
     def runners_side(self, agent: LitAgent[Any], hooks: Hooks) -> RunnersSide: ...
 
@@ -113,7 +113,7 @@ class Run:
             )
         self._first = trainer.first_rollouts(algorithm)
         self._hooks = trainer.hooks.also(self._first)
-        self._display, self._shows_result = trainer.next_display()
+        self._display = trainer.next_display()
         if self._display is not None:
             self._hooks = self._hooks.also(self._display)
             self._display.standing.budget = lambda: self._budget.use
@@ -185,31 +185,28 @@ class Run:
         if self._recording is not None:
             self._recording.close()
 
-    def show_end(self) -> None:
-        """Give the terminal back, and show what came of the run. Whatever fails here is logged."""
-        if self._display is None:
-            return
-        self._display.stop()
-        result, recording = self._trainer.result, self._recording
-        if result is None or not self._shows_result:
-            return
-        try:
-            self._display.show_result(
-                result,
-                self._trainer.initial_resources,
-                store=self._store,
-                folder=None if recording is None else recording.folder.path,
-            )
-        except Exception:
-            logger.exception("lightning.result_not_shown run_id=%s", self._store.run_id)
-
     async def _ended(self, status: RunStatus) -> FitResult:
         result = self._trainer.result = await self.result(status)
         if self._recording is not None:
             self._recording.end(status, result=result)
-            if status != "interrupted":
-                await self._hooks.emit("lightning_run_recorded", folder=self._recording.folder, store=self._store)
+        await self._show(result)
         return result
+
+    async def _show(self, result: FitResult) -> None:
+        """Show what came of the run before plugins are told, for their reports may take seconds."""
+        if self._display is not None:
+            self._display.stop()
+            self._try(self._display.show_result, result)
+        if self._recording is not None and result.status != "interrupted":
+            await self._hooks.emit("lightning_run_recorded", folder=self._recording.folder, store=self._store)
+        if self._display is not None:
+            self._try(self._display.show_report, result)
+
+    def _try(self, show: Callable[[FitResult], None], result: FitResult) -> None:
+        try:
+            show(result)
+        except Exception:
+            logger.exception("lightning.result_not_shown run_id=%s", self._store.run_id)
 
     async def _failed(self, error: BaseException) -> None:
         """Keep the result of a run that its error ends."""
@@ -220,8 +217,7 @@ class Run:
             logger.warning("lightning.result_lost run_id=%s", self._store.run_id, exc_info=True)
             return
         self._record_end("failed", result=result, error=error)
-        if self._recording is not None:
-            await self._hooks.emit("lightning_run_recorded", folder=self._recording.folder, store=self._store)
+        await self._show(result)
 
     def _record_end(
         self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None
@@ -241,10 +237,14 @@ class Run:
         self._progress(usage.metrics)
         workers = await self._store.query_workers()
         stats = [worker.heartbeat_stats or {} for worker in workers]
+        # Of an algorithm that takes longer to end than it may, too.
+        initial = self._algorithm.get_initial_resources() if self._is_led else self._initial
+        best = self._progress.best_resources
         return FitResult(
             run_id=self._store.run_id,
             status=status,
-            best_resources=self._progress.best_resources,
+            best_resources=best,
+            initial_resources=initial,
             metrics=dict(self._progress.metrics),
             rollouts=counts,
             failures=failures,
@@ -252,16 +252,12 @@ class Run:
             abandoned_agents=sum(each.get("abandoned_agents", 0) for each in stats),
             dropped_spans=sum(each.get("dropped_spans", 0) for each in stats),
             failed_hooks=failed_hooks(self._failed_before, self._trainer.hooks.failures, workers=workers),
-            comparison=await compare(
-                self._store,
-                # Of an algorithm that takes longer to end than it may, too.
-                initial=self._algorithm.get_initial_resources() if self._is_led else self._initial,
-                best=self._progress.best_resources,
-            ),
+            comparison=await compare(self._store, initial=initial, best=best),
             usage=usage,
             budget=self._budget.use,
             algorithm=self._name,
             folder=None if self._recording is None else self._recording.folder.path,
+            is_in_memory=isinstance(self._store, InMemoryLightningStore),
         )
 
     def _take_resources(self, moved: dict[str, str]) -> None:

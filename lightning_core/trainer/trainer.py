@@ -105,7 +105,7 @@ class Trainer:
 
     Args:
         algorithm: What tunes the resources. `fit` needs one.
-        store: Where everything is kept; None for `memory`.
+        store: Where everything is kept; None for one in the run's folder, see `run_dir`, else for `memory`.
         tracer: What records what the agent does; None for `otel`.
         adapter: What makes training data of spans, for algorithms that want it; None for `triplet`.
         runner: What runs the agent. One instance is one runner, so with several runners it is given otherwise.
@@ -340,16 +340,16 @@ class Trainer:
             self.recording, self.store = start_recording(place, own, registry=self._registry)
         return self.store
 
-    def next_display(self) -> "tuple[Display | None, bool]":
-        """Return what shows a new run, None for nothing; and whether the summary is shown, too."""
+    def next_display(self) -> "Display | None":
+        """Return what shows a new run; None for nothing."""
         progress = self._progress
         if progress is False or (progress is None and not is_watched()):
-            return None, False
+            return None
         from lightning_core.display.live import display_here  # late: rich takes time
 
         if isinstance(progress, bool) or progress is None:
-            return display_here(always=progress is True), True
-        return progress, False
+            return display_here(always=progress is True)
+        return progress
 
     def next_budget(self) -> Budget | None:
         """Return what a new run may use."""
@@ -389,7 +389,6 @@ class Trainer:
         finally:
             run.close()
             self._is_running = False
-            run.show_end()
 
     def _check_strategy(self, n_runners: int | None, *, is_named: bool) -> None:
         has = getattr(self.strategy, "n_runners", n_runners)

@@ -237,7 +237,7 @@ async def test_a_killed_run_ends_as_if_it_had_not_been(
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert outcome_of(killed) == outcome_of(whole)
     succeeded = outcome_of(whole)["result"]["rollouts"]["succeeded"]
-    assert f"run {killed.run_id} succeeded; {succeeded} done" in resumed.stdout
+    assert f" s: {succeeded:,} rollouts succeeded" in resumed.stdout
     await check_work(killed, whole, done)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,9 @@ from rich.console import Console
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.cli.display import result_record, write_result
-from lightning_core.display.summary import more_budget, print_summary, prompt_diff
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, FailedHook, Failure, FitResult, RolloutCounts, RunUsage
-from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.runs.summary import more_budget, print_summary, prompt_diff
 from lightning_core.types import LLM, NamedResources, PromptTemplate
 
 FIRST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.\n\n{question}")}
@@ -24,11 +24,12 @@ def result_with(**fields: object) -> FitResult:
     return FitResult(run_id="run-1", status="succeeded", **fields)  # type: ignore[arg-type]
 
 
-def printed(result: FitResult, initial: NamedResources | None = None, **options: object) -> list[str]:
+def printed(result: FitResult, initial: NamedResources | None = None) -> list[str]:
+    """Return the lines of a summary but for the last two: an empty one, and where the run is kept."""
     file = io.StringIO()
     console = Console(file=file, markup=False, emoji=False, highlight=False, soft_wrap=True)
-    print_summary(console, result, initial, **options)  # type: ignore[arg-type]
-    return file.getvalue().splitlines()
+    print_summary(console, replace(result, initial_resources=initial))
+    return file.getvalue().splitlines()[:-2]
 
 
 def test_reward_before_and_after_is_shown_with_its_uncertainty() -> None:
@@ -153,8 +154,7 @@ def test_plugins_that_failed_are_shown() -> None:
 def test_use_of_models_and_where_everything_is_kept_are_told_where_they_are_known() -> None:
     usage = RunUsage(Usage(1, 1200, 30, 2.5), Usage(4, 10, 20))
     result = result_with(usage=usage, metrics=usage.metrics)
-    lines = printed(result, store=InMemoryLightningStore(run_id="run-1"))
-    assert lines[2:] == [
+    assert replace(result, is_in_memory=True).summary().splitlines()[1:] == [
         "  the agent made 1 model call, 1,200 tokens in, 30 out, $2.50",
         "  the algorithm itself made 4 model calls, 10 tokens in, 20 out",
         "",

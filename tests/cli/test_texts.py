@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_core.display.texts import cut, shortened, visible
+from lightning_core.texts import cut, shortened, visible
 
 
 @pytest.mark.parametrize(

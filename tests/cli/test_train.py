@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
 from lightning_core.cli.console import plain_console
-from lightning_core.display.summary import print_summary
 from lightning_core.runs import FitResult
+from lightning_core.runs.summary import print_summary
 from lightning_core.types import PromptTemplate
 
 AGENT = """
@@ -119,7 +119,6 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     assert lines == [
         "[   ~] run ~ started",
         "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
-        "[   ~] run ~ succeeded; 3 done, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
         "",
         "succeeded in ~: 3 rollouts succeeded",
         "  reward on validation samples: 1.00 (95% 0.21..1.00, n=1)",
@@ -186,6 +185,10 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
                 "sampling_parameters": {},
             },
         },
+        "initial_resources": {
+            "main_prompt": {"resource_type": "prompt_template", "template": "answer", "engine": "f-string"},
+        },
+        "is_in_memory": False,
         "metrics": {"[b]reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0},
         "rollouts": {"succeeded": 4, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0},
         "failures": [],
@@ -270,7 +273,7 @@ def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
     result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n")
     assert result.exit_code == 1
     assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
-    assert re.search(r"run run-\w+ failed; 0 done", result.stdout)
+    assert re.search(r"\nfailed in .* s: 0 rollouts succeeded\n", result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +397,7 @@ def test_letter_that_the_output_does_not_have_is_shown_escaped(monkeypatch: pyte
     console = plain_console()
     prompt = {"p": PromptTemplate(template="Größe")}
     metrics = {"r_initial": 0.0, "r": 1.0}
-    print_summary(console, FitResult(run_id="run-1", status="succeeded", metrics=metrics, best_resources=prompt), None)
+    print_summary(console, FitResult(run_id="run-1", status="succeeded", metrics=metrics, best_resources=prompt))
     sys.stdout.flush()
     assert b"r: 0.000 \\u2192 1.000" in raw.getvalue()
     assert b"Gr\\xf6\\xdfe" in raw.getvalue()

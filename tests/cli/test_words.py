@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.display.texts import counted, metric_words, seconds, usage_words
+from lightning_core.texts import counted, metric_words, seconds, usage_words
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,31 @@ def test_a_result_tells_itself_in_a_line(tmp_path: Path) -> None:
     assert result.report.is_file()
 
 
+def test_the_summary_of_a_result_is_what_is_printed_at_the_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prompts = {"main_prompt": PromptTemplate(template="Answer {task}")}
+    result = fit(run_dir=tmp_path, progress=True, initial_resources=prompts)
+    shown = capfd.readouterr().err
+    assert shown.endswith(f"\n\n{result.summary()}\n")
+    assert result.summary().startswith("succeeded in ")
+    assert result.summary().endswith(f"run {result.run_id} is kept in {result.folder}\nits report: {result.report}")
+
+
+def test_the_summary_is_shown_before_a_report_that_takes_its_time(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shown: list[str] = []
+
+    class Reporter:
+        def lightning_run_recorded(self, folder: object, store: object) -> None:
+            shown.append(capfd.readouterr().err)
+
+    fit(run_dir=tmp_path, progress=True, hooks=Reporter())
+    assert "3 rollouts succeeded, 1 failed" in shown[0]
+    assert "is kept in" in shown[0]
+
+
 def test_a_result_without_a_folder_has_no_report() -> None:
     result = fit()
     assert (result.folder, result.report) == (None, None)

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_core.display.panel import failure_words, named_rows, sparkline
-from lightning_core.display.texts import metric_words, seconds, usage_words, visible
 from lightning_core.errors import ConfigError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runs import RunFolder
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.standing import CURVES
 from lightning_core.runs.stored import copied
+from lightning_core.texts import metric_words, seconds, usage_words, visible
 from lightning_core.types import Worker
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.reading import Follower, read_aggregates

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:  # commands that show little start fast
     from rich.console import Console
@@ -112,7 +112,7 @@ def metric_words(metrics: Mapping[str, float]) -> dict[str, str]:
     return words
 
 
-def plain_console(*, stderr: bool = False) -> "Console":
+def plain_console(*, stderr: bool = False, file: TextIO | None = None) -> "Console":
     """Make a console that shows text as it is, on stdout unless told otherwise.
 
     Prompts and failures are somebody else's text: nothing in them is markup, emoji or syntax, and no line break is
@@ -121,10 +121,16 @@ def plain_console(*, stderr: bool = False) -> "Console":
     """
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = file or (sys.stderr if stderr else sys.stdout)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
     interactive = None if stream is not None and stream.isatty() else False
     return Console(
-        stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True, force_interactive=interactive
+        file=file,
+        stderr=stderr,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        soft_wrap=True,
+        force_interactive=interactive,
     )

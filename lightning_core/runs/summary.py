@@ -7,12 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.display.texts import metric_words, shortened, usage_words, visible, visible_prompt
-from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
-from lightning_core.runs.result import USAGE_METRICS
-from lightning_core.store import LightningStore
-from lightning_core.store.memory import InMemoryLightningStore
-from lightning_core.types import LLM, NamedResources, PromptTemplate, Resource
+from lightning_core.runs.held_out import Comparison
+from lightning_core.runs.result import USAGE_METRICS, BudgetUse, Failure, FitResult, RunUsage
+from lightning_core.texts import metric_words, shortened, usage_words, visible, visible_prompt
+from lightning_core.types import LLM, PromptTemplate, Resource
 
 SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
 """What samples of each mode are called."""
@@ -27,22 +25,12 @@ MAX_CAUSE_CHARACTERS = 300
 """How much of an error the summary shows."""
 
 
-def print_summary(
-    console: Console,
-    result: FitResult,
-    initial: NamedResources | None,
-    *,
-    store: LightningStore | None = None,
-    folder: Path | None = None,
-) -> None:
+def print_summary(console: Console, result: FitResult) -> None:
     """Print the status, rewards before and after, why rollouts failed, the best prompts, and where everything is.
 
     Args:
         console: See `plain_console`.
-        result: What is told.
-        initial: What the run started from.
-        store: Where the run was kept.
-        folder: The run's folder, where it has one.
+        result: What is told; its report is not, which may not be written yet.
     """
     console.print()
     console.print(Text(result.status, style="bold"), _counts(result), sep="")
@@ -65,12 +53,15 @@ def print_summary(
         )
     for name, resource in (result.best_resources or {}).items():
         if isinstance(resource, PromptTemplate):
-            _print_prompt(console, name, (initial or {}).get(name), resource)
+            _print_prompt(console, name, (result.initial_resources or {}).get(name), resource)
         elif isinstance(resource, LLM) and Path(resource.model).is_dir():
             console.print(Text(f"  {name}: the model in {resource.model}"), soft_wrap=True)
-    if store is not None:
-        console.print()
-        console.print(kept_words(store, result.run_id, folder))
+    console.print()
+    console.print(kept_words(result))
+
+
+def print_report(console: Console, result: FitResult) -> None:
+    """Print where the report of a run is, if it has one."""
     if result.report is not None:
         console.print(f"its report: {result.report}", soft_wrap=True)
 
@@ -139,9 +130,10 @@ def hook_lines(result: FitResult) -> list[str]:
     ]
 
 
-def kept_words(store: LightningStore, run_id: str, folder: Path | None = None) -> str:
+def kept_words(result: FitResult) -> str:
     """Say where the rollouts and spans of a run are, and what else there is of it."""
-    if isinstance(store, InMemoryLightningStore):
+    run_id, folder = result.run_id, result.folder
+    if result.is_in_memory:
         words = f"run {run_id} was kept in memory, and is gone when this process ends"
         return words if folder is None else f"{words}; its result is in {folder}"
     if folder is not None and (folder / "store.db").exists():
