@@ -12,14 +12,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store.backend import StoreBackend
-from lightning_core.store.base import LightningStore, Unset
+from lightning_core.store.base import OPERATIONS, LightningStore, Unset
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
-from lightning_core.store.waits import Waits, Watchdogs
+from lightning_core.store.waits import Calls, Waits, Watchdogs
 from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult, RolloutConfig, RolloutMode, TaskInput
 from lightning_core.types.frozen import construct
 
@@ -239,11 +239,17 @@ class StorePart(LightningStore):
     _documents: Documents
     _records: Records
     _waits: Waits
+    _calls: Calls
     _watchdogs: Watchdogs
     _run_end: RunEnd
     _view_of: "StorePart | None"
     """The store that this one is a view of; None where it is not a view."""
     _closed: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in (OPERATIONS & cls.__dict__.keys()) - {"aclose"}:
+            setattr(cls, name, _counted(cls.__dict__[name]))
 
     def _check_open(self) -> None:
         if self._closed or (self._view_of is not None and self._view_of._closed):
@@ -253,3 +259,17 @@ class StorePart(LightningStore):
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
         self._check_open()
         await self._records.expire(gives_sign=gives_sign)
+
+
+def _counted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return an operation that closing its store waits for."""
+
+    @functools.wraps(method)
+    async def call(self: StorePart, *args: Any, **kwargs: Any) -> Any:
+        under_way = self._calls.begin()
+        try:
+            return await method(self, *args, **kwargs)
+        finally:
+            self._calls.end(under_way)
+
+    return call

@@ -260,4 +260,4 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of the database. Nothing is called afterwards."""
+        """Let go of the database. Called once, when no other call is under way; nothing is called afterwards."""

@@ -175,7 +175,7 @@ class LightningStore(ABC):
         return {"name": type(self).__name__}
 
     async def aclose(self) -> None:  # noqa: B027  # not every store has something to close
-        """Close the store. A caller that waits gets `StoreClosed`."""
+        """Close the store. Waits end with `StoreClosed`; whatever else is under way is finished first."""
 
     # Rollouts
 

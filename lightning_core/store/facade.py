@@ -42,7 +42,7 @@ from lightning_core.store.requests import make_request_of
 from lightning_core.store.rollouts import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.run_end import RUN_STATE, RunEnd
 from lightning_core.store.tracking import MetricsBackend, track
-from lightning_core.store.waits import PauseDetector, Waits, Watchdogs
+from lightning_core.store.waits import Calls, PauseDetector, Waits, Watchdogs
 from lightning_core.types import NamedResources, PaginatedResult, ProxyLLM, ResourcesUpdate, Span, Worker
 from lightning_core.types.frozen import clone
 from lightning_core.types.span import MAX_SEQUENCE_ID
@@ -75,7 +75,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
         tracker: MetricsBackend | None = None,
-        _pauses: PauseDetector | None = None,
+        _root: "StoreFacade | None" = None,
     ) -> None:
         lease = as_float("lease_seconds", lease_seconds)
         if lease <= 0:
@@ -86,11 +86,14 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         self._lease_seconds = lease
         self._opened = self._clock.monotonic()
         self._closed = False
-        self._view_of: StoreFacade | None = None
+        self._is_backend_open = True
+        self._view_of: StoreFacade | None = _root
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id, self._clock)
-        self._pauses = pauses = PauseDetector(self._clock, lease) if _pauses is None else _pauses
+        pauses = PauseDetector(self._clock, lease) if _root is None else _root._pauses
+        self._pauses: PauseDetector = pauses
+        self._calls = Calls() if _root is None else _root._calls
         self._records = Records(
             backend, self._run_id, self._clock, self._documents, pauses, lease_seconds=lease, tracker=tracker
         )
@@ -113,16 +116,15 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     def for_run(self, run_id: str) -> LightningStore:
         self._check_open()
+        root = self if self._view_of is None else self._view_of
         view = StoreFacade(
             self._backend,
             run_id=run_id,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
             tracker=self.tracker,
-            _pauses=self._pauses,
+            _root=root,
         )
-        root = self if self._view_of is None else self._view_of
-        view._view_of = root
         # A view that is merely forgotten is never closed.
         weakref.finalize(view, view._unwatch).atexit = False
         with root._views_lock:
@@ -169,15 +171,22 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         }
 
     async def aclose(self) -> None:
-        if self._closed:
-            return
         self._close_view()
-        if self._view_of is None:
-            with self._views_lock:
-                views = tuple(self._views)
-            for view in views:
-                view._close_view()
-            await self._backend.aclose()
+        if self._view_of is not None:
+            return
+        with self._views_lock:
+            views = tuple(self._views)
+        for view in views:
+            view._close_view()
+        await self._calls.all_ended()
+        with self._views_lock:
+            is_first, self._is_backend_open = self._is_backend_open, False
+        if is_first:
+            closing = self._calls.begin()  # another caller of this waits for it, too
+            try:
+                await self._backend.aclose()
+            finally:
+                self._calls.end(closing)
 
     # Spans
 

@@ -176,6 +176,38 @@ class Ticket:
             self.future.set_result(None)
 
 
+class Calls:
+    """The calls of a store and its views that are under way, in whatever thread or event loop."""
+
+    def __init__(self) -> None:
+        self._under_way: set[object] = set()
+        self._closing: list[Ticket] = []
+
+    def begin(self) -> object:
+        """Begin a call; return what ends it."""
+        call = object()
+        self._under_way.add(call)
+        return call
+
+    def end(self, call: object) -> None:
+        """End a call."""
+        self._under_way.discard(call)
+        if self._closing and not self._under_way:
+            for ticket in tuple(self._closing):
+                ticket.call()
+
+    async def all_ended(self) -> None:
+        """Return when no call is under way."""
+        while self._under_way:
+            ticket = Ticket()
+            self._closing.append(ticket)
+            try:
+                if self._under_way:  # else the last one has ended just now, and may not have seen the ticket
+                    await ticket.future
+            finally:
+                self._closing.remove(ticket)
+
+
 class Waits:
     """The waiters of one run, and what each of them waits for.
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import inspect
 import logging
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -58,6 +59,55 @@ for _name in StoreBackend.__abstractmethods__ - {"aclose"}:
 class TestStoreOverASuspendingBackend(StoreSuite):
     async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
         return StoreFacade(SuspendingBackend(), clock=clock, run_id=run_id)
+
+
+async def test_a_close_that_is_cancelled_is_finished_by_the_next() -> None:
+    class Held(SuspendingBackend):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_answer = asyncio.Event()
+
+        async def kept_runs(self) -> list[str]:
+            await self.may_answer.wait()
+            return []
+
+    backend = Held()
+    store = StoreFacade(backend)
+    call, closer = (asyncio.create_task(each) for each in (store.kept_runs(), store.aclose()))
+    await turn(5)
+    closer.cancel()
+    await asyncio.wait((closer,))
+    assert closer.cancelled()
+    assert not backend.closed
+    closer = asyncio.create_task(store.aclose())
+    await turn(5)
+    backend.may_answer.set()
+    await asyncio.wait_for(closer, 15)
+    assert backend.closed
+    assert call.result() == []
+
+
+async def test_a_close_waits_for_calls_in_other_event_loops() -> None:
+    class Held(MemoryBackend):
+        async def kept_runs(self) -> list[str]:
+            begun.set()
+            await asyncio.to_thread(may_answer.wait, 15)
+            answered.append(True)
+            return []
+
+        async def aclose(self) -> None:
+            assert answered, "the backend was closed under a call"
+
+    begun, may_answer, answered = threading.Event(), threading.Event(), list[bool]()
+    store = StoreFacade(Held())
+    call = asyncio.create_task(asyncio.to_thread(asyncio.run, store.kept_runs()))
+    assert await asyncio.to_thread(begun.wait, 15)
+    closer = asyncio.create_task(store.aclose())
+    await turn(5)
+    assert not closer.done()
+    may_answer.set()
+    await asyncio.wait_for(closer, 15)
+    assert await call == []
 
 
 async def test_whoever_loses_a_race_decides_anew() -> None:

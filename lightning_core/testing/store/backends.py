@@ -1,21 +1,68 @@
 """What the port of a database promises, asked of the backend itself: races that a facade rarely runs into."""
 
 import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from lightning_core.errors import NotFound
+from lightning_core.errors import NotFound, StoreClosed
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import Change, DocumentKind, StoreBackend
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, soon, span_of
+from lightning_core.testing.store.base import StoreBehaviour, begin, soon, span_of, turn
 from lightning_core.types import PromptTemplate
 
 
 def marked(record: RolloutRecord, by: str) -> RolloutRecord:
     """Return the record with the name of its writer in its metadata."""
     return record._replace(rollout=record.rollout.model_copy(update={"metadata": {"by": by}}))
+
+
+class Seen:
+    """The calls of a backend, seen from outside."""
+
+    def __init__(self) -> None:
+        self.under_way: list[str] = []
+        self.under_way_at_close: list[str] = []
+        self.after_close: list[str] = []
+        self.closings = 0
+        self.has_closed = False
+
+
+@contextmanager
+def watched(backend: StoreBackend) -> Iterator[Seen]:
+    """Watch a backend's calls, each of which yields to the event loop at its beginning and its end."""
+    seen = Seen()
+
+    def watching(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if seen.closings:
+                seen.after_close.append(name)
+            if name == "aclose":
+                seen.closings += 1
+                seen.under_way_at_close += seen.under_way
+            seen.under_way.append(name)
+            try:
+                await asyncio.sleep(0)
+                answer = await method(*args, **kwargs)
+                await asyncio.sleep(0)
+            finally:
+                seen.under_way.remove(name)
+            seen.has_closed = seen.has_closed or name == "aclose"
+            return answer
+
+        return call
+
+    with ExitStack() as stack:
+        for name, declared in vars(StoreBackend).items():
+            if inspect.iscoroutinefunction(declared):
+                stack.enter_context(patch.object(backend, name, watching(name, getattr(backend, name))))
+        yield seen
 
 
 class BackendBehaviour(StoreBehaviour):
@@ -102,6 +149,36 @@ class BackendBehaviour(StoreBehaviour):
         finally:
             leave()
             stop()
+
+    @pytest.mark.parametrize("turns", range(12))
+    async def test_a_backend_is_closed_after_the_last_call_and_not_called_afterwards(
+        self, store: LightningStore, clock: FakeClock, backend: StoreBackend, turns: int
+    ) -> None:
+        started = await begin(store, timeout_seconds=100)
+        view = store.for_run("another-run")
+        with watched(backend) as seen:
+            calls = [
+                asyncio.create_task(call)
+                for call in (
+                    store.enqueue_rollout("a"),
+                    store.dequeue_rollout("w-1"),
+                    store.dequeue_rollout(wait_seconds=None),
+                    store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=50),
+                    store.add_span(span_of(started)),
+                    store.update_worker("w-2"),
+                    store.query_rollouts(),
+                    view.dequeue_rollout(wait_seconds=30),
+                )
+            ]
+            await turn(turns)  # closing begins at any point of the calls
+            closers = [asyncio.create_task(store.aclose()) for _ in range(2)]
+            await soon(closers[1])
+            assert seen.has_closed
+            outcomes = await soon(asyncio.gather(*calls, *closers, return_exceptions=True))
+        for outcome in outcomes:
+            assert not isinstance(outcome, BaseException) or isinstance(outcome, StoreClosed), outcome
+        assert seen.under_way_at_close == []
+        assert seen.after_close == []
 
     async def test_a_run_of_which_documents_alone_are_kept_is_found_again(
         self, store: LightningStore, clock: FakeClock

@@ -15,6 +15,7 @@ from lightning_core.testing.store.base import (
     rollout_status,
     soon,
     span_of,
+    turn,
 )
 from lightning_core.types import PromptTemplate
 
@@ -223,7 +224,8 @@ class RunBehaviour(StoreBehaviour):
         await store.delete_rollouts([claimed.rollout_id])
         assert (await store.statistics())["live_rollouts"] == {}
 
-    async def test_closing_ends_every_wait(self, store: LightningStore, clock: FakeClock) -> None:
+    @pytest.mark.parametrize("turns", [None, 0, 1, 2, 4, 8, 16])
+    async def test_closing_ends_every_wait(self, store: LightningStore, clock: FakeClock, turns: int | None) -> None:
         started = await begin(store, timeout_seconds=100)
         view = store.for_run("another-run")
         waiters = [
@@ -233,8 +235,11 @@ class RunBehaviour(StoreBehaviour):
             asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=30)),
             asyncio.create_task(view.dequeue_rollout(wait_seconds=30)),
         ]
-        await soon(clock.until_waiting(3))
-        await store.aclose()
+        if turns is None:
+            await soon(clock.until_waiting(3))
+        else:
+            await turn(turns)
+        await soon(store.aclose())
         outcomes = await soon(asyncio.gather(*waiters, return_exceptions=True))
         assert [type(outcome) for outcome in outcomes] == [StoreClosed] * len(waiters)
 
