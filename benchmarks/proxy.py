@@ -1,7 +1,8 @@
 """What the proxy costs: agents, proxy and backend in processes of their own, on the same machine; a line a figure.
 
 A call has 1,000 prompt tokens and 200 response tokens, and is recorded in a memory store of the proxy's process. The
-proxy asks for token ids and log-probabilities, so its backend answers 26 kB, and a direct call's 3. CPU is that of the
+proxy asks for token ids and log-probabilities, so its backend answers 26 kB, and a direct call's 3. Long calls have
+1,000 response tokens, 2,000 in all. CPU is that of the
 proxy's process alone. Direct calls stand beside, and where the command `litellm` is on the path, LiteLLM's proxy, which
 records nothing.
 
@@ -38,12 +39,15 @@ from lightning_core.store import InMemoryLightningStore
 PROMPT = "word " * 1000
 PROMPT_IDS = list(range(1000, 2000))
 ANSWER_IDS = list(range(5000, 5200))
+LONG_ANSWER_IDS = list(range(5000, 6000))
 CALLS = {1: 1500, 32: 6000}
 PEER_CALLS = {1: 200, 32: 600}
 STREAMS = 300
 PACED_STREAMS = 40
 PACE_SECONDS = 0.002
 PACED = "engine"
+LONG_CALLS = 2000
+SHORT, LONG = "whole", "long"
 WARM_UP = 200
 
 
@@ -54,15 +58,15 @@ def _logprobs(ids: list[int]) -> dict[str, Any]:
     return {"content": entries}
 
 
-def _answer(asks: bool) -> bytes:
+def _answer(asks: bool, ids: list[int]) -> bytes:
     choice: dict[str, Any] = {
         "index": 0,
-        "message": {"role": "assistant", "content": "answer " * 200},
+        "message": {"role": "assistant", "content": "answer " * len(ids)},
         "finish_reason": "stop",
-        "logprobs": _logprobs(ANSWER_IDS) if asks else None,
-        "token_ids": ANSWER_IDS if asks else None,
+        "logprobs": _logprobs(ids) if asks else None,
+        "token_ids": ids if asks else None,
     }
-    usage = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
+    usage = {"prompt_tokens": 1000, "completion_tokens": len(ids), "total_tokens": 1000 + len(ids)}
     prompt = PROMPT_IDS if asks else None
     head = {"id": "chatcmpl-ID", "object": "chat.completion", "created": 1, "model": "small"}
     return json.dumps({**head, "choices": [choice], "usage": usage, "prompt_token_ids": prompt}).encode()
@@ -85,7 +89,8 @@ class Backend:
     """An ASGI application that answers at once, from bytes that it has ready."""
 
     def __init__(self) -> None:
-        self._answers = {asks: _answer(asks) for asks in (False, True)}
+        self._answers = {asks: _answer(asks, ANSWER_IDS) for asks in (False, True)}
+        self._long_answers = {asks: _answer(asks, LONG_ANSWER_IDS) for asks in (False, True)}
         self._events = {asks: _events(asks) for asks in (False, True)}
         self._number = 0
 
@@ -101,7 +106,8 @@ class Backend:
         kind = b"text/event-stream" if is_stream else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
         if not is_stream:
-            answer = self._answers[asks].replace(b"chatcmpl-ID", identity)
+            answers = self._long_answers if f'"user": "{LONG}"'.encode() in body else self._answers
+            answer = answers[asks].replace(b"chatcmpl-ID", identity)
             await send({"type": "http.response.body", "body": answer})
             return
         for event in self._events[asks]:
@@ -165,9 +171,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def whole_calls(http: aiohttp.ClientSession, base: str, *, at_once: int, calls: int) -> tuple[float, list[float]]:
+async def whole_calls(
+    http: aiohttp.ClientSession, base: str, *, at_once: int, calls: int, user: str = SHORT
+) -> tuple[float, list[float]]:
     """Make calls, so many at a time; return the seconds of all, and of each."""
-    body = json.dumps({"model": "small", "messages": [{"role": "user", "content": PROMPT}]}).encode()
+    body = json.dumps({"model": "small", "messages": [{"role": "user", "content": PROMPT}], "user": user}).encode()
     headers = {"content-type": "application/json"}
     left, seconds = iter(range(calls)), list[float]()
 
@@ -211,16 +219,16 @@ async def measure(direct: str, proxied: str, proxy_pid: int) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         for base in (direct, proxied):
             await whole_calls(http, base, at_once=8, calls=WARM_UP)
-        for at_once, calls in CALLS.items():
+        for at_once, calls, user in (*((each, CALLS[each], SHORT) for each in CALLS), (32, LONG_CALLS, LONG)):
             medians = {}
             for name, base in (("direct", direct), ("proxy", proxied)):
                 before = cpu_seconds(proxy_pid)
-                took, seconds = await whole_calls(http, base, at_once=at_once, calls=calls)
+                took, seconds = await whole_calls(http, base, at_once=at_once, calls=calls, user=user)
                 used = (cpu_seconds(proxy_pid) - before) * 1000 / calls
                 medians[name] = statistics.median(seconds) * 1000
                 cost = f", proxy CPU {used:.2f} ms a call" if name == "proxy" else ""
-                print(f"whole, {at_once} at a time, {name}: {calls / took:.0f} calls/s, p50 {_median(seconds)}{cost}")
-            print(f"whole, {at_once} at a time: {medians['proxy'] - medians['direct']:.2f} ms added at the median")
+                print(f"{user}, {at_once} at a time, {name}: {calls / took:.0f} calls/s, p50 {_median(seconds)}{cost}")
+            print(f"{user}, {at_once} at a time: {medians['proxy'] - medians['direct']:.2f} ms added at the median")
         for way, count in (("2 ms apart", PACED_STREAMS), ("at once", STREAMS)):
             medians = {}
             for name, base in (("direct", direct), ("proxy", proxied)):
@@ -299,7 +307,7 @@ def main() -> None:
     assert proxy.pid is not None
     asyncio.run(measure(direct, proxied, proxy.pid))
     proxy_end.send(True)
-    calls = WARM_UP + sum(CALLS.values()) + STREAMS + PACED_STREAMS
+    calls = WARM_UP + sum(CALLS.values()) + LONG_CALLS + STREAMS + PACED_STREAMS
     print(f"recorded: {proxy_end.recv()} of {calls} calls")
     proxy_end.send(False)
     with litellm_proxy(direct) as peer:

@@ -15,7 +15,6 @@ from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
-from lightning_core.registry import Registry
 from lightning_core.runs import RunFolder
 from lightning_core.trainer.proxies import readdressed
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
@@ -115,23 +114,12 @@ async def test_resources_that_have_a_model_keep_it(engine: FakeEngine) -> None:
     assert [len(calls) for calls in await calls_of(trainer.store)] == [0]
 
 
-@pytest.mark.slow
-async def test_several_workers_answer_the_calls_of_one_run(engine: FakeEngine) -> None:
-    proxy = {"model_list": models(engine), "workers": 2}
-    trainer = Trainer(algorithm="baseline", n_runners=4, llm_proxy=proxy, budget={"calls": 10})
-    result = await trainer.fit_async(ask, list(range(20)))
-    assert result.status == "budget"
-    assert result.budget is not None
-    assert len(engine.received) == result.budget.used["calls"] == 10
-    assert (result.rollouts.failed, result.rollouts.unfinished) == (0, 20 - result.rollouts.succeeded)
-    # Each run has workers of its own.
-    assert (await trainer.fit_async(ask, [1, 2])).metrics["train_reward"] == 1.0
-    assert [len(calls) for calls in await calls_of(trainer.store)] == [1, 1]
-
-
-def test_workers_have_no_registry_but_what_is_installed() -> None:
-    with pytest.raises(ConfigError, match="llm_proxy: registry and clock are objects of this process, which workers"):
-        Trainer(algorithm="baseline", registry=Registry(), llm_proxy={"model_list": [ENTRY], "workers": 2})
+def test_several_proxies_stand_behind_a_load_balancer() -> None:
+    message = r"workers is 2; a proxy is one process.*docs/proxy.md, 'More than one"
+    with pytest.raises(ConfigError, match=message):
+        Trainer(algorithm="baseline", llm_proxy={"model_list": [ENTRY], "workers": 2})
+    with pytest.raises(ConfigError, match=message), pytest.warns(DeprecationWarning, match="num_workers"):
+        Trainer(algorithm="baseline", llm_proxy={"model_list": [ENTRY], "num_workers": 2})
 
 
 async def test_an_algorithm_brings_the_models_to_a_proxy_that_has_none(engine: FakeEngine) -> None:

@@ -62,16 +62,15 @@ def slow_engine() -> Iterator[FakeEngine]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("agent", "workers", "number", "status"),
+    ("agent", "number", "status"),
     [
-        pytest.param("in_the_loop", 1, signal.SIGINT, 130, id="async agent"),
-        pytest.param("in_a_thread", 1, signal.SIGTERM, 143, id="sync agent"),
-        pytest.param("in_a_thread", 1, signal.SIGINT, 130, id="sync agent, Ctrl-C"),
-        pytest.param("in_the_loop", 2, signal.SIGTERM, 143, id="two workers"),
+        pytest.param("in_the_loop", signal.SIGINT, 130, id="async agent"),
+        pytest.param("in_a_thread", signal.SIGTERM, 143, id="sync agent"),
+        pytest.param("in_a_thread", signal.SIGINT, 130, id="sync agent, Ctrl-C"),
     ],
 )
 def test_train_ends_while_model_calls_hang(
-    tmp_path: Path, slow_engine: FakeEngine, agent: str, workers: int, number: int, status: int
+    tmp_path: Path, slow_engine: FakeEngine, agent: str, number: int, status: int
 ) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "hanging.py").write_text(AGENTS)
@@ -81,7 +80,7 @@ def test_train_ends_while_model_calls_hang(
         "algorithm": "baseline",
         "n_runners": 2,
         "train_dataset": [1, 2],
-        "llm_proxy": {"model_list": [model], "workers": workers},
+        "llm_proxy": {"model_list": [model]},
     }
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     command = ["-m", "lightning_core", "train", "config.yaml", "--output", "result.json"]

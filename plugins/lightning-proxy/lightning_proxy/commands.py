@@ -29,9 +29,6 @@ _SILENT_SECONDS = 0.5
 @click.option(
     "--key", help="The key of the store's server. The variable AGL_KEY is better: a command line can be seen."
 )
-@click.option(
-    "--workers", type=click.IntRange(min=1), help="How many processes answer calls; 1 unless the config says."
-)
 @click.pass_context
 def proxy(
     context: click.Context,
@@ -40,7 +37,6 @@ def proxy(
     host: str | None,
     port: int | None,
     key: str | None,
-    workers: int | None,
 ) -> None:
     """Serve the models of a CONFIG file to agents until SIGTERM or Ctrl-C.
 
@@ -59,7 +55,7 @@ def proxy(
 
     show_warnings(context)
     file = read_config(config)
-    given = {"store": store_spec, "host": host, "port": port, "key": key, "workers": workers}
+    given = {"store": store_spec, "host": host, "port": port, "key": key}
     options = {**_options(file), **{name: value for name, value in given.items() if value is not None}}
     uvloop.run(_serve(options))
 

@@ -1,11 +1,11 @@
-"""What a running proxy can be told, wherever it runs, and how it is reached from any thread and event loop."""
+"""What a running proxy can be told, and how it is reached from any thread and event loop."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from lightning_http.body import ConnectionLimits, Seconds
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -16,21 +16,29 @@ from lightning_core.store import LightningStore
 from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelOptions
 from lightning_proxy.owner import Owner
-from lightning_proxy.replicas import SharedAffinity
-from lightning_proxy.spending import AttemptLimits, Spending
+from lightning_proxy.spending import AttemptLimits
 
 T = TypeVar("T")
 
 
 class CallsLost(ProxyError):
-    """Calls of an attempt are gone: the process that answered them has died, or the store cannot keep them."""
+    """Calls of an attempt are gone: the store cannot keep them."""
 
 
 class ProxyControl(ABC):
-    """What a running proxy can be told, wherever it runs: in this event loop, in its workers, or in another process.
+    """A proxy that can be started, told things while it runs, and stopped. Belongs to one event loop."""
 
-    Every argument may be pickled and given by its position, so that `forward_control` can send a call anywhere.
-    """
+    @abstractmethod
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Let calls end, bring their spans to the store, and close everything."""
 
     @abstractmethod
     async def pause(self, seconds: float | None = None) -> None:
@@ -61,13 +69,13 @@ class ProxyControl(ABC):
             RegistryError: When a backend cannot be had; then nothing changes.
         """
 
+    @abstractmethod
     async def set_store(self, store: LightningStore) -> None:
         """Record calls in another store from now on.
 
         Raises:
-            ProxyError: When it cannot, or has calls that the present store does not have yet.
+            ProxyError: When it has calls that the present store does not have yet.
         """
-        raise ProxyError("the workers of this proxy keep their store; stop it before it gets another one")
 
     @abstractmethod
     async def bind(self, value: str, owner: Owner) -> None:
@@ -101,37 +109,6 @@ class ProxyControl(ABC):
         """
 
 
-CONTROLS = frozenset(ProxyControl.__abstractmethods__)
-"""The names of its methods."""
-
-
-def forward_control(ask: Callable[..., Awaitable[Any]]) -> ProxyControl:
-    """Return a control that calls elsewhere: `ask` is given the name of each method, and its arguments."""
-
-    def forwarding(name: str) -> Callable[..., Awaitable[Any]]:
-        return lambda self, *arguments: ask(name, *arguments)
-
-    kind = type("ForwardedControl", (ProxyControl,), {name: forwarding(name) for name in CONTROLS})
-    forwarded: ProxyControl = kind()
-    return forwarded
-
-
-class ProxyServer(ProxyControl):
-    """A proxy that can be started and stopped."""
-
-    @abstractmethod
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port when requests are answered.
-
-        Raises:
-            ConfigError: When the port cannot be had.
-        """
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """Let calls end, bring their spans to the store, and close everything."""
-
-
 Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Seconds; 0 for no wait."""
 
@@ -159,31 +136,6 @@ class Settings(ConnectionLimits):
     max_unsent_spans: PositiveInt = 20_000
     max_unsent_bytes: PositiveInt = 512 * 1024 * 1024
 
-    def share_of(self, workers: int) -> Self:
-        """Return the limits of one of so many workers; together they go over these by less than one each."""
-        return replace(
-            self,
-            max_concurrent_calls=-(-self.max_concurrent_calls // workers),
-            max_waiting_calls=-(-self.max_waiting_calls // workers),
-            max_incoming_bytes=-(-self.max_incoming_bytes // workers),
-            max_unsent_spans=-(-self.max_unsent_spans // workers),
-            max_unsent_bytes=-(-self.max_unsent_bytes // workers),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """What all workers of a proxy share, as one of them reaches it."""
-
-    control: ProxyControl
-    """Controls all of them."""
-    spending: Spending | None
-    """The budget, and what attempts used; None for no limit."""
-    affinity: SharedAffinity
-    on_attempt: Callable[[Owner, bool], None]
-    """Is told of an attempt that has calls here which the store does not have yet, and (False) of one that has none any
-    more."""
-
 
 class RunningProxy:
     """Runs a proxy in this event loop, or in a thread with one of its own.
@@ -193,10 +145,10 @@ class RunningProxy:
         in_thread: Whether that is another one than the caller's.
     """
 
-    def __init__(self, make: Callable[[], ProxyServer], *, in_thread: bool) -> None:
+    def __init__(self, make: Callable[[], ProxyControl], *, in_thread: bool) -> None:
         self._make = make
         self._in_thread = in_thread
-        self._serving: ProxyServer | None = None
+        self._serving: ProxyControl | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
@@ -261,7 +213,7 @@ class RunningProxy:
         asked.close()
         raise ProxyError("this cannot be asked in the proxy's own event loop; ask in another thread")
 
-    def _known(self) -> tuple[ProxyServer, asyncio.AbstractEventLoop]:
+    def _known(self) -> tuple[ProxyControl, asyncio.AbstractEventLoop]:
         if self._serving is None or self._loop is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._serving, self._loop

@@ -213,7 +213,7 @@ class Sender:
         if call.pinned is not None and call.pinned not in self._replicas.all:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
-        replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, tried=tried)
+        replica = call.pinned or self._replicas.place(call.target, call.attempt_id, tried=tried)
         tried.add(replica)
         outgoing = self._outgoing(call, replica)
         call.tries += 1

@@ -164,7 +164,7 @@ class Engine:
         if call.dialect is None and not is_of_api:
             raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
         stored = response_of(request.method, below)
-        call.pinned = None if stored is None else await self.replicas.of_response(owner, stored)
+        call.pinned = None if stored is None else self.replicas.of_response(owner, stored)
         is_known = call.pinned is not None or counts_tokens(request.method, below)
         if call.dialect is None and not is_known and not self.open_paths.has(request.method, below):
             if not call.may_manage and stored is not None:
@@ -237,7 +237,7 @@ class Engine:
         previous = fields.get("previous_response_id")
         if previous is None:
             return None
-        found = await self.replicas.of_response(call.owner, str(previous))
+        found = self.replicas.of_response(call.owner, str(previous))
         if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
             message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
             raise Refused(400, "previous_response_not_found", message)

@@ -22,7 +22,7 @@ from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.trainer.proxies import leads
 from lightning_core.types import Attempt, Rollout
-from lightning_proxy.control import ProxyServer, RunningProxy, Settings
+from lightning_proxy.control import ProxyControl, RunningProxy, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelConfig, Models, make_replicas
 from lightning_proxy.owner import Owner
@@ -74,9 +74,7 @@ class LLMProxy(AddressedProxy):
         redact: Is given `input`, `output`, `instructions`, `tools` or `schema`, and what is to be recorded; returns
             what is. A function, or its path.
         budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
-        workers: How many processes answer calls. More than one share the budget, pauses, and where an attempt's calls
-            go; backends are then named, not given as objects. They need a thread in this process, whatever
-            `launch_mode` says.
+        workers: 0.3's `num_workers`; 1. For more than one process answers, see "More than one proxy" in docs/proxy.md.
         registry: Where backends are found; None for what is installed.
         clock: How long waits last; None for the machine's clock.
         settings: Further options, by the names of `Settings`: `models`, `cors_allow_origins`, `pause_seconds`, ...
@@ -145,13 +143,13 @@ class LLMProxy(AddressedProxy):
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         require_key(host, key, what="the proxy", give=f"key= or {KEY_VARIABLE}")
-        if workers > 1 and (registry is not None or clock is not None):
+        if workers > 1:
             raise ConfigError(
-                "registry and clock are objects of this process, which workers cannot have; leave them out"
+                f"workers is {workers}; a proxy is one process. Where one is not enough, start several behind a load "
+                "balancer: docs/proxy.md, 'More than one proxy'"
             )
-        self.workers = workers
         super().__init__(host, port or 0, public_url=public_url, key=key)
-        self._in_thread = launch_mode != "asyncio" or workers > 1
+        self._in_thread = launch_mode != "asyncio"
         self._settings = Settings(
             allow_unattributed=allow_unattributed,
             allow_paths=allow_paths,
@@ -182,9 +180,7 @@ class LLMProxy(AddressedProxy):
         if isinstance(spec, str) or "url" in options:
             return RemoteProxy.from_spec(spec, store=store, strategy=strategy, registry=registry)
         cls._check(options)
-        defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
-        if registry is not default_registry():  # which other processes have, too, where there are workers
-            defaults["registry"] = registry
+        defaults = {"store": store, "registry": registry, **_where(strategy), **_key(options, store, strategy)}
         options = {**defaults, **options}
         if options.get("host") in ("0.0.0.0", "::") and not options.get("public_url"):
             logger.warning(
@@ -224,7 +220,7 @@ class LLMProxy(AddressedProxy):
         """Record calls in another store from now on; agents then need its attempts' keys.
 
         Raises:
-            ProxyError: When it runs with several workers, or has calls that the present store does not have yet.
+            ProxyError: When it has calls that the present store does not have yet.
         """
         if self._running is not None and store is not self.store:
             other = self._reachable(store)
@@ -272,14 +268,8 @@ class LLMProxy(AddressedProxy):
             self.port = _port
         await self.start()
 
-    def _make(self, store: LightningStore | None) -> ProxyServer:
+    def _make(self, store: LightningStore | None) -> ProxyControl:
         """Make what serves calls, in the event loop that it belongs to."""
-        if self.workers > 1:
-            from lightning_proxy.workers import State, Task, WorkerPool
-
-            task = Task(store, self.key, self._settings, self._capture)
-            state = State(model_list=self.model_list, weight_version=self._weight_version)
-            return WorkerPool(self.workers, task, state, budget=self.budget)
         service = ProxyService(
             store,
             keys=self._keys,
@@ -352,7 +342,7 @@ class LLMProxy(AddressedProxy):
 
         Raises:
             StoreUnavailable: When the store does not take them in time. They go to it when it is back.
-            CallsLost: When a worker has died with calls of it, or the store cannot keep one of them.
+            CallsLost: When the store cannot keep one of them.
         """
         await self._require_running().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end))
 

@@ -66,8 +66,6 @@ class Outbox:
         clock: How long pauses last.
         max_spans: How many spans may pile up.
         max_bytes: How many bytes, about.
-        on_attempt: Is told of an attempt that has calls which the store does not have yet, and (False) of one that has
-            none any more.
     """
 
     def __init__(
@@ -77,13 +75,11 @@ class Outbox:
         *,
         max_spans: int = 20_000,
         max_bytes: int = 512 * 1024 * 1024,
-        on_attempt: Callable[[Owner, bool], None] | None = None,
     ) -> None:
         self._view = view
         self._clock = clock
         self._max_spans = max_spans
         self._max_bytes = max_bytes
-        self._on_attempt = on_attempt
         self._attempts: dict[Owner, _Attempt] = {}
         self._numbers = Batcher(self._number)
         self._ready: list[Ticket] = []
@@ -124,8 +120,6 @@ class Outbox:
         attempt = self._attempts.get(owner)
         if attempt is None:
             attempt = self._attempts[owner] = _Attempt()
-            if self._on_attempt is not None:
-                self._on_attempt(owner, True)
         attempt.calling.add(ticket)
         return ticket
 
@@ -338,5 +332,5 @@ class Outbox:
             if not tickets and not future.done():
                 future.set_result(None)
         attempt.waiting = [each for each in attempt.waiting if each[0]]
-        if attempt.is_done() and self._attempts.pop(ticket.owner, None) is not None and self._on_attempt is not None:
-            self._on_attempt(ticket.owner, False)
+        if attempt.is_done():
+            self._attempts.pop(ticket.owner, None)

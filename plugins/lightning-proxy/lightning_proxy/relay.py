@@ -43,7 +43,7 @@ class _Keeper:
 
     async def response(self, response_id: str) -> None:
         self.wants_id = False
-        await self._replicas.keep_response(self._call.owner, response_id, self._replica)
+        self._replicas.keep_response(self._call.owner, response_id, self._replica)
 
     def item(self, item: Fields) -> None:
         if self._wants_items:

@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeVar
 
 from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
@@ -13,6 +13,8 @@ from lightning_proxy.owner import Owner
 from lightning_proxy.request import Refused
 
 logger = logging.getLogger(__name__)
+
+K = TypeVar("K")
 
 MAX_ATTEMPTS = 10_000
 """How many attempts are remembered with their replica; an older one gets a new one."""
@@ -176,103 +178,6 @@ class Replica:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementRequest:
-    """Asks which replica gets an attempt's calls. Replicas are numbered as in the model list, from 0."""
-
-    list_version: int
-    """Which model list the numbers are those of."""
-    model: str
-    attempt: str
-    up: Sequence[int]
-    """The replicas that may be chosen."""
-    in_flight: Mapping[int, int]
-    """How many calls are under way on each replica of the model, as far as the asking worker knows."""
-
-
-class SharedAffinity(Protocol):
-    """The session affinity that several processes share."""
-
-    async def place(self, request: PlacementRequest) -> int | None:
-        """Return the number of a replica; None where that cannot be said, and the asking worker decides by itself."""
-        ...
-
-    async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
-        """Remember which attempt a stored response belongs to, and on which replica of the whole list it is."""
-        ...
-
-    async def of_response(self, list_version: int, owner: Owner | None, response_id: str) -> int | None:
-        """Return the number of the replica; None where that attempt has no such response."""
-        ...
-
-
-class SessionAffinity:
-    """Keeps the calls of each attempt on one replica, for all workers, as long as that replica may be chosen.
-
-    A new one goes to the replica with the fewest calls under way, by what each worker told last; among equal ones to
-    the one that got the fewest attempts. Which attempt has which stored response, and where, is known, too: the newest
-    100,000 are remembered, none with an id of more than 1,024 characters.
-    """
-
-    def __init__(self) -> None:
-        self._of_attempt: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._assigned: Counter[int] = Counter()
-        self._in_flight: dict[tuple[object, str], Mapping[int, int]] = {}
-        self._responses: OrderedDict[tuple[Owner | None, str], int] = OrderedDict()
-
-    def change_list(self, numbers: Mapping[int, int]) -> None:
-        """Take the numbers of another model list; what is on a replica that has none is forgotten.
-
-        Args:
-            numbers: The new ones, by the old ones.
-        """
-        placed, stored = self._of_attempt.items(), self._responses.items()
-        self._of_attempt = OrderedDict((key, numbers[number]) for key, number in placed if number in numbers)
-        self._responses = OrderedDict((key, numbers[number]) for key, number in stored if number in numbers)
-        self._assigned = Counter({new: self._assigned[old] for old, new in numbers.items()})
-        self._in_flight.clear()
-
-    def drop_worker(self, worker: object) -> None:
-        """Forget what a worker told: it has died."""
-        for key in [key for key in self._in_flight if key[0] is worker]:
-            del self._in_flight[key]
-
-    def place(self, worker: object, request: PlacementRequest) -> tuple[int, bool]:
-        """Choose for a worker.
-
-        Returns:
-            The replica's number, and whether the attempt was on another one before.
-        """
-        self._in_flight[worker, request.model] = request.in_flight
-        key = (request.model, request.attempt)
-        kept = self._of_attempt.get(key)
-        if kept is not None and kept in request.up:
-            self._of_attempt.move_to_end(key)
-            return kept, False
-        loads: Counter[int] = Counter()
-        for (_, name), told in self._in_flight.items():
-            if name == request.model:
-                loads.update(told)
-        chosen = min(request.up, key=lambda number: (loads[number], self._assigned[number], number))
-        self._assigned[chosen] += 1
-        self._of_attempt[key] = chosen
-        self._of_attempt.move_to_end(key)
-        if len(self._of_attempt) > MAX_ATTEMPTS:
-            self._of_attempt.popitem(last=False)
-        return chosen, kept is not None
-
-    def keep_response(self, owner: Owner | None, response_id: str, number: int) -> None:
-        """Remember a response."""
-        if len(response_id) <= _LONGEST_ID:
-            self._responses[owner, response_id] = number
-            if len(self._responses) > MAX_RESPONSES:
-                self._responses.popitem(last=False)
-
-    def of_response(self, owner: Owner | None, response_id: str) -> int | None:
-        """Return the number of the replica; None where that attempt has no such response."""
-        return self._responses.get((owner, response_id))
-
-
 class Replicas:
     """The replicas of all models.
 
@@ -284,22 +189,19 @@ class Replicas:
     Args:
         clock: Where the time comes from.
         on_idle: Is given a replica that is not used any more.
-        shared: Says where an attempt's calls go, where other processes make calls of it, too.
     """
 
-    def __init__(
-        self, clock: Clock, on_idle: Callable[[Replica], None], *, shared: SharedAffinity | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None]) -> None:
         self._clock = clock
         self._on_idle = on_idle
-        self._shared = shared
-        self.list_version = 0
-        """Which list this is, where somebody else counts them."""
         self._retired: set[Replica] = set()
         self._all: list[Replica] = []
         self._by_model: dict[str, list[Replica]] = {}
-        self._affinity = SessionAffinity()
-        """Where no other process makes calls."""
+        self._of_attempt: OrderedDict[tuple[str, str], Replica] = OrderedDict()
+        """By model and attempt."""
+        self._assigned: Counter[Replica] = Counter()
+        """How many attempts each replica got."""
+        self._responses: OrderedDict[tuple[Owner | None, str], Replica] = OrderedDict()
 
     @property
     def all(self) -> Sequence[Replica]:
@@ -315,8 +217,10 @@ class Replicas:
         gone = [replica for replica in self._all if replica not in replicas]
         for replica in replicas:
             replica.refused_fields.clear()
-        numbers = {replica: number for number, replica in enumerate(replicas)}
-        self._affinity.change_list({old: numbers[each] for old, each in enumerate(self._all) if each in numbers})
+        for replica in gone:
+            del self._assigned[replica]
+        self._of_attempt = OrderedDict((key, each) for key, each in self._of_attempt.items() if each not in gone)
+        self._responses = OrderedDict((key, each) for key, each in self._responses.items() if each not in gone)
         self._all = list(replicas)
         self._by_model = {}
         for replica in replicas:
@@ -327,8 +231,11 @@ class Replicas:
             else:
                 self._on_idle(replica)
 
-    async def place(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
-        """Return the replica for a call: that of the attempt's other calls, whichever worker made them.
+    def place(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
+        """Return the replica for a call: that of the attempt's other calls, as long as it can answer.
+
+        A new attempt goes to the replica with the fewest calls under way; among equal ones to the one that got the
+        fewest attempts.
 
         Args:
             model: What the agent asks for; None where its request names no model.
@@ -338,50 +245,32 @@ class Replicas:
         Raises:
             Refused: When there is no such model.
         """
-        candidates, listed = self._candidates(model), self._all
-        up = [each for each in candidates if each not in tried and self._is_up(each)]
-        if attempt is None or len(candidates) == 1 or not up:
-            return self.choose(model, tried=tried)
-        numbers = {each: number for number, each in enumerate(listed)}
-        in_flight = {numbers[each]: each.in_flight for each in candidates}
-        request = PlacementRequest(
-            self.list_version, candidates[0].model_name, attempt, [numbers[each] for each in up], in_flight
-        )
-        if self._shared is None:
-            return listed[self._affinity.place(None, request)[0]]
-        number = await self._shared.place(request)
-        if number is None or self._all is not listed:
-            return self.choose(model, tried=tried)
-        return listed[number]
-
-    async def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
-        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts."""
-        if replica not in self._all:  # the list has changed
-            return
-        number = self._all.index(replica)
-        if self._shared is None:
-            self._affinity.keep_response(owner, response_id, number)
-        else:
-            await self._shared.keep_response(self.list_version, owner, response_id, number)
-
-    async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
-        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
-        if self._shared is None:
-            number = self._affinity.of_response(owner, response_id)
-        else:
-            version = self.list_version
-            number = await self._shared.of_response(version, owner, response_id)
-            number = number if version == self.list_version else None
-        return None if number is None else self._all[number]
-
-    def choose(self, model: str | None, *, tried: Collection[Replica] = ()) -> Replica:
-        """Return the replica for a call of no attempt; see `place`."""
         candidates = self._candidates(model)
         up = [replica for replica in candidates if replica not in tried and self._is_up(replica)]
-        if up:
+        if not up:
+            others = [replica for replica in candidates if replica not in tried] or candidates
+            return min(others, key=lambda replica: (replica.down_until, replica.in_flight))
+        if attempt is None or len(candidates) == 1:
             return min(up, key=lambda replica: replica.in_flight)
-        others = [replica for replica in candidates if replica not in tried] or candidates
-        return min(others, key=lambda replica: (replica.down_until, replica.in_flight))
+        key = (candidates[0].model_name, attempt)
+        chosen = self._of_attempt.get(key)
+        if chosen not in up:
+            chosen = min(up, key=lambda replica: (replica.in_flight, self._assigned[replica]))
+            self._assigned[chosen] += 1
+        _keep(self._of_attempt, key, chosen, MAX_ATTEMPTS)
+        return chosen
+
+    def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
+        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts.
+
+        One with an id of more than 1,024 characters is not remembered.
+        """
+        if len(response_id) <= _LONGEST_ID and replica in self._all:  # the list may have changed
+            _keep(self._responses, (owner, response_id), replica, MAX_RESPONSES)
+
+    def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
+        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
+        return self._responses.get((owner, response_id))
 
     def has_other(self, model: str | None, tried: Collection[Replica]) -> bool:
         """Whether a call could go at once to a replica besides these."""
@@ -460,3 +349,10 @@ class Replicas:
         if not replica.down_until:
             return True
         return self._clock.now() >= replica.down_until and not replica.is_half_open
+
+
+def _keep(kept: OrderedDict[K, Replica], key: K, replica: Replica, most: int) -> None:
+    kept[key] = replica
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)

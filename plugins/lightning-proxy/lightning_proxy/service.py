@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from lightning_core.errors import ProxyError
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
-from lightning_proxy.control import Links, ProxyServer, Settings
+from lightning_proxy.control import ProxyControl, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
 from lightning_proxy.limiter import Drained, Limiter
@@ -46,7 +45,7 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
-class ProxyService(ProxyServer):
+class ProxyService(ProxyControl):
     """The parts of a running proxy. Belongs to one event loop.
 
     Args:
@@ -57,7 +56,6 @@ class ProxyService(ProxyServer):
         budget: The run's; None for no limit.
         registry: Where backends are found.
         clock: How long waits last.
-        links: What it shares with other workers; None for a proxy that is one process.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class ProxyService(ProxyServer):
         budget: Budget | None,
         registry: Registry,
         clock: Clock,
-        links: Links | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -87,7 +84,6 @@ class ProxyService(ProxyServer):
             clock,
             max_spans=settings.max_unsent_spans,
             max_bytes=settings.max_unsent_bytes,
-            on_attempt=None if links is None else links.on_attempt,
         )
         self.limiter = Limiter(
             clock,
@@ -96,7 +92,7 @@ class ProxyService(ProxyServer):
             queue_seconds=settings.queue_seconds,
             pause_seconds=settings.pause_seconds,
         )
-        self.replicas = Replicas(clock, self._retire, shared=None if links is None else links.affinity)
+        self.replicas = Replicas(clock, self._retire)
         models = Models(settings.models)
         self.sender = Sender(
             self.replicas,
@@ -107,12 +103,7 @@ class ProxyService(ProxyServer):
             first_pause_seconds=settings.first_retry_seconds,
         )
         self.spending = LocalSpending(budget, settings.attempt_limits)
-        routes = ControlRoutes(
-            self if links is None else links.control,
-            self.attempts,
-            self.outbox,
-            has_keys=keys.required,
-        )
+        routes = ControlRoutes(self, self.attempts, self.outbox, has_keys=keys.required)
         self.engine = Engine(
             attribution=self.attribution,
             attempts=self.attempts,
@@ -122,7 +113,7 @@ class ProxyService(ProxyServer):
             models=models,
             sender=self.sender,
             capture=capture,
-            spending=(self.spending if self.spending.has_limits else None) if links is None else links.spending,
+            spending=self.spending if self.spending.has_limits else None,
             open_paths=OpenPaths(settings.allow_paths),
             serve_control=routes.serve,
             run_id=None if store is None else store.run_id,
@@ -133,11 +124,6 @@ class ProxyService(ProxyServer):
     async def start(self, host: str, port: int) -> int:
         bound = bind(host, port)
         found: int = bound.getsockname()[1]
-        await self.listen(bound)
-        return found
-
-    async def listen(self, bound: socket.socket) -> None:
-        """Answer what comes in on a socket, which is closed in the end."""
         app: App = IncomingBodies(self.engine, self._settings.max_incoming_bytes)
         if origins := self._settings.cors_allow_origins:
             every = ["*"]
@@ -148,6 +134,7 @@ class ProxyService(ProxyServer):
             app, bound, self._settings
         )  # known before it is open: a start may be cancelled
         await listener.open()
+        return found
 
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
@@ -177,10 +164,6 @@ class ProxyService(ProxyServer):
 
     async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
         self.replicas.replace(make_replicas(model_list, self._registry, self.replicas.all))
-
-    def check_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        """Raise what `update_model_list` would; change nothing."""
-        make_replicas(model_list, self._registry)
 
     async def bind(self, value: str, owner: Owner) -> None:
         self.attribution.bind(value, owner)

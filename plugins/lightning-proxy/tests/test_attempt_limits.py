@@ -1,7 +1,6 @@
 """What one attempt may use: when a limit is reached, no further call of it starts."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import openai
@@ -90,22 +89,6 @@ async def test_what_is_not_the_agents_own_call_does_not_count(
     for status in (200, 403):
         async with agent.chat() as response:
             assert response.status == status
-
-
-async def test_workers_count_together(
-    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, http: Any
-) -> None:
-    proxy = await make_proxy(engine, workers=2, attempt_limits={"calls": 7})
-    agents = [Agent(http, proxy, await store.start_rollout({"number": number})) for number in range(2)]
-
-    async def call(agent: Agent) -> tuple[int, str | None]:
-        async with agent.chat(headers={"connection": "close"}) as response:  # each on a connection of its own
-            return response.status, (await response.json()).get("error", {}).get("code")
-
-    for agent in agents:
-        answered = Counter(await asyncio.gather(*(call(agent) for _ in range(20))))
-        assert answered == {(200, None): 7, (403, "attempt_limit_reached"): 13}
-    assert len(engine.received) == 14
 
 
 @rollout

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreServer
@@ -93,30 +92,6 @@ async def test_calls_are_recorded_in_the_store_of_another_process(
             await asyncio.to_thread(started.__exit__, None, None, None)
 
 
-def test_several_workers_serve_and_none_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
-    path = config(tmp_path, "http://127.0.0.1:1/v1", "allow_unattributed: true\nworkers: 1\n")
-    with serving(path, "--workers", "2") as (process, url):
-        workers = psutil.Process(process.pid).children(recursive=True)
-        assert len(workers) == 2
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
-            assert b"small" in answer.read()
-        process.kill()
-        process.wait(20)
-        _, alive = psutil.wait_procs(workers, timeout=20)
-        assert not alive
-
-
-def test_several_workers_end_with_the_command(tmp_path: Path) -> None:
-    path = config(tmp_path, "http://127.0.0.1:1/v1", "allow_unattributed: true\nworkers: 2\n")
-    with serving(path) as (process, _):
-        workers = psutil.Process(process.pid).children(recursive=True)
-        assert len(workers) == 2
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, "")
-        assert not [each for each in workers if each.is_running()]
-
-
 def test_without_a_store_it_is_a_proxy_for_anybody_on_this_machine(tmp_path: Path) -> None:
     with serving(config(tmp_path, "http://127.0.0.1:1/v1", "allow_unattributed: true\n")) as (process, url):
         with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
@@ -175,6 +150,7 @@ async def test_a_store_that_wants_another_key_is_one_error(tmp_path: Path) -> No
         ("", "the proxy has no store to record calls in"),
         ("litellm_settings: {}\n", "models.yaml:7: the proxy has no option 'litellm_settings'"),
         ("allow_unattributed: true\nworkers: none\n", "workers is 'none'; it has to be a whole number"),
+        ("allow_unattributed: true\nworkers: 2\n", "docs/proxy.md, 'More than one proxy'"),
         ("budjet: {usd: 1}\n", "Did you mean 'budget'?"),
         ("budget: {euro: 1}\n", "budget has no option 'euro'"),
         ("allow_unattributed: true\nhost: 0.0.0.0\n", "the proxy needs a key"),

@@ -242,13 +242,6 @@ async def test_another_model_gets_its_own_parameters(start: Any, engine: FakeEng
     assert (large.received[0].fields["temperature"], large.received[0].fields["seed"]) == (1, 1)
 
 
-async def test_workers_know_the_models(start: Any, engine: FakeEngine) -> None:
-    agent = await start({"model_name": "small", "aliases": ["*"], "forced_params": {"seed": 3}}, workers=2)
-    async with agent.chat(model="any") as response:
-        assert response.status == 200
-    assert (engine.received[0].fields["model"], engine.received[0].fields["seed"]) == ("small", 3)
-
-
 @pytest.mark.parametrize(
     ("models", "message"),
     [

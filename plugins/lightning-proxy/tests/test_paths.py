@@ -206,7 +206,7 @@ async def test_of_two_models_a_stored_response_is_asked_of_the_backend_that_has_
 ) -> None:
     async with FakeEngine() as second:
         entries = [model(engine, "small", api_key="one"), model(second, "large", api_key="two")]
-        proxy = await make_proxy(model_list=entries, workers=1)
+        proxy = await make_proxy(model_list=entries)
         agent = Agent(http, proxy, attempt)
         response_id = await respond(agent, model="large")
         async with http.get(f"{agent.base}/responses/{response_id}") as response:

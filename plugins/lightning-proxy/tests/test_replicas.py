@@ -87,18 +87,18 @@ class TestHealth:
     async def test_a_dead_one_is_tried_by_one_call_after_a_while(self, replicas: Replicas, clock: FakeClock) -> None:
         a, b = replicas.all
         replicas.record_failure(a, "it broke", is_dead=True)
-        assert {replicas.choose("m") for _ in range(3)} == {b}
+        assert {replicas.place("m", None) for _ in range(3)} == {b}
         await clock.advance(1.0)
         b.in_flight = 5
-        trial = replicas.choose("m")
+        trial = replicas.place("m", None)
         assert trial is a
         assert replicas.begin_half_open(a)
-        assert replicas.choose("m") is b  # one call is enough to find out
+        assert replicas.place("m", None) is b  # one call is enough to find out
         replicas.record_failure(a, "it broke", is_dead=True, was_half_open=True)
         await clock.advance(1.9)
-        assert replicas.choose("m") is b
+        assert replicas.place("m", None) is b
         await clock.advance(0.2)
-        assert replicas.choose("m") is a
+        assert replicas.place("m", None) is a
         replicas.record_success(a)
         assert a.down_until == 0
 
@@ -143,7 +143,7 @@ class TestHealth:
         replicas.record_success(a)
         for _ in range(3):
             replicas.record_failure(a, "it broke", is_dead=False)
-        assert replicas.choose("m") is b
+        assert replicas.place("m", None) is b
 
     async def test_where_all_are_dead_the_one_that_comes_back_first_is_tried(
         self, replicas: Replicas, clock: FakeClock
@@ -152,21 +152,21 @@ class TestHealth:
         replicas.record_failure(a, "it broke", is_dead=True)
         await clock.advance(0.5)
         replicas.record_failure(b, "it broke", is_dead=True)
-        assert replicas.choose("m") is a
+        assert replicas.place("m", None) is a
 
     async def test_an_attempt_leaves_a_dead_one_and_then_stays_where_it_is(
         self, replicas: Replicas, clock: FakeClock
     ) -> None:
-        first = await replicas.place("m", "at-1")
+        first = replicas.place("m", "at-1")
         replicas.record_failure(first, "it broke", is_dead=True)
-        other = await replicas.place("m", "at-1")
+        other = replicas.place("m", "at-1")
         assert other is not first
         await clock.advance(60)
-        assert await replicas.place("m", "at-1") is other
+        assert replicas.place("m", "at-1") is other
 
     async def test_an_unknown_model_is_an_error_with_those_there_are(self, replicas: Replicas) -> None:
         with pytest.raises(Refused, match="no model named 'n'; there are: m"):
-            await replicas.place("n", None)
+            replicas.place("n", None)
 
 
 def _replica(base: str) -> Replica:

@@ -315,11 +315,10 @@ async def test_a_model_is_found_by_a_name_with_a_slash(make_proxy: MakeProxy, en
 
 
 @pytest.mark.usefixtures("nothing_left_running")
-@pytest.mark.parametrize("workers", [1, 2])
 async def test_a_start_that_is_cancelled_leaves_nothing_running(
-    engine: FakeEngine, store: InMemoryLightningStore, workers: int
+    engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
-    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", workers=workers)
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
     make, is_at_it, may_go_on = proxy._make, threading.Event(), threading.Event()
 
     def slowly(store: Any) -> Any:

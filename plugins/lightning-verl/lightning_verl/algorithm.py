@@ -191,11 +191,6 @@ class VERL(Algorithm):
                 f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
                 "it out, or give options of one that runs here, as in llm_proxy=True"
             )
-        if isinstance(proxy, LLMProxy) and proxy.workers > 1 and self.settings.own.backend == "tokens":
-            raise ConfigError(
-                f"llm_proxy has workers={proxy.workers}, and verl's client is in this process alone; leave workers "
-                "out, or set agentlightning.backend=openai"
-            )
         path = str(self.settings.verl.actor_rollout_ref.model.path)
         named = {str(each.get("model_name")) for each in proxy.model_list} if isinstance(proxy, LLMProxy) else set()
         if taken := named & {path, Path(path).name}:
