@@ -4,6 +4,7 @@ import weakref
 from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, TypeVar
 
+from lightning_core.agent.functions import refuse_generator
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AgentNotAttached, InvalidAgent, LightningError
 from lightning_core.tracer import Tracer
@@ -64,6 +65,12 @@ class LitAgent(AttachedToTrainer, Generic[T]):
 
     _not_attached = AgentNotAttached
     _runner: "weakref.ReferenceType[Any] | None" = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for mode in ("", "training_", "validation_"):
+            for name in (f"{mode}rollout", f"{mode}rollout_async"):
+                refuse_generator(getattr(cls, name), f"{cls.__name__}.{name}")
 
     @deprecated(without_effect={"trained_agents": "the adapter says which agents are trained, by its agent_match="})
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from lightning_core.agent.functions import (
     main_or_first,
     missing,
     name_of,
+    refuse_generator,
     resolved,
 )
 from lightning_core.errors import InvalidAgent
@@ -95,7 +96,7 @@ def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
     A parameter that has a default keeps it where nothing can be given. It returns what `LitAgent` says.
 
     Raises:
-        InvalidAgent: When it has a parameter that nothing can be given for.
+        InvalidAgent: When it has a parameter that nothing can be given for, or a `yield`.
     """
     return FunctionalLitAgent(function)
 
@@ -160,6 +161,7 @@ def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     if not callable(function) or isinstance(function, type):
         raise InvalidAgent(f"an agent is made of a function, not of {function!r}")
     name = name_of(function)
+    refuse_generator(function, name)
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or not _takes_task(parameters[0]):
         raise InvalidAgent(

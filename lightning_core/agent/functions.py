@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lightning_core.errors import MissingResource
+from lightning_core.errors import InvalidAgent, MissingResource
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource
 
 
@@ -23,6 +23,21 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
     """
     function = _unwrapped(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method is meant
+
+
+def refuse_generator(function: Callable[..., Any], name: str) -> None:
+    """Refuse an agent that yields.
+
+    Raises:
+        InvalidAgent: When the function is a generator function, sync or async.
+    """
+    function = _unwrapped(function)
+    for each in (function, getattr(function, "__call__", None)):  # noqa: B004  # the method is meant
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise InvalidAgent(
+                f"agent {name} has a yield, so a call of it runs nothing; return the reward instead, or give it to "
+                "emit_reward"
+            )
 
 
 def is_given_by_name(parameter: inspect.Parameter) -> bool:

@@ -45,7 +45,7 @@ class Failure:
 def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
     """Group failed rollouts by their cause, the most frequent first.
 
-    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers and ids. The
+    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers, ids and addresses. The
     status of an HTTP answer is kept, as in `Error code: 429` or `503 Service Unavailable`.
     """
     groups: dict[str, list[tuple[str, Rollout]]] = {}
@@ -82,6 +82,7 @@ _VARYING = re.compile(
         \b(?i:http\w*(?:/[\d.]+)?|status|code|error|(?:answered|responded)(?:\ with)?)[\s:=(]{{1,3}}[45]\d\d(?![\w.]*\d)
         | (?<![\w.])[45]\d\d(?=,\ message=|\ Client\ Error|\ Server\ Error|{_PHRASES})
       )
+    | \b0x[0-9a-fA-F]+\b  # addresses
     | \b(?=[a-f]*\d)[0-9a-f]{{8,}}\b  # ids
     | (?<![\w.])-?\d[\d.,:]*(?<![.,:])  # numbers, versions, times
     """,

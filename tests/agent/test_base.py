@@ -151,3 +151,16 @@ def test_what_an_agent_is_not_attached_to_is_a_value_error_too() -> None:
     for ask in (Solver().get_trainer, Solver().get_runner, Solver().get_tracer):
         with pytest.raises(ValueError, match="Solver has no"):
             ask()
+
+
+@pytest.mark.parametrize("name", ["rollout", "training_rollout", "validation_rollout_async"])
+def test_a_method_that_yields_is_refused_where_the_class_is_made(name: str) -> None:
+    def plain(self: Any, task: str, resources: NamedResources, rollout: Rollout) -> Any:
+        yield 1.0
+
+    async def asynchronous(self: Any, task: str, resources: NamedResources, rollout: Rollout) -> Any:
+        yield 1.0
+
+    method = asynchronous if name.endswith("async") else plain
+    with pytest.raises(InvalidAgent, match=rf"agent Solver\.{name} has a yield, so .*; return the reward instead"):
+        type("Solver", (LitAgent,), {name: method})

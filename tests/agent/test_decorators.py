@@ -278,3 +278,21 @@ async def test_decorated_function_shows_its_parameters_through_wraps() -> None:
         return (llm,)
 
     assert await call(agent) == (MODEL, MODEL)
+
+
+def test_a_function_that_yields_is_refused_at_the_decorator() -> None:
+    def each_step(task: str) -> Any:
+        yield 1.0
+
+    async def each_token(task: str) -> Any:
+        yield 1.0
+
+    class Stream:
+        def __call__(self, task: str) -> Any:
+            yield 1.0
+
+    for function in (each_step, each_token, functools.partial(each_step), Stream()):
+        with pytest.raises(
+            InvalidAgent, match=r"agent \S+ has a yield, so a call of it runs nothing; return the reward"
+        ):
+            rollout(function)

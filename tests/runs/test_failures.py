@@ -36,6 +36,7 @@ def test_same_words_are_one_cause_and_the_most_frequent_comes_first() -> None:
         ("row 417 has 502 columns", "row 12 has 511 columns", "row … has … columns"),
         ("took 450 ms", "took 517 ms", "took … ms"),
         ("Error code: 429 after 417 ms", "Error code: 429 after 3 ms", "Error code: 429 after … ms"),
+        ("got <Page at 0x7f3c9ad0>", "got <Page at 0x55D1>", "got <Page at …>"),
         ("rollout ro-0123456789abcdef is gone", "rollout ro-fedcba9876543210 is gone", "rollout ro-… is gone"),
     ],
 )
