@@ -147,7 +147,7 @@ def _read_file(path: Path, read: Callable[[Path], list[Any]]) -> list[Any]:
     except OSError as exc:
         raise ConfigError(f"cannot read dataset {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"dataset {path} is no UTF-8 text: {exc}") from exc
+        raise ConfigError(f"dataset {path} is not UTF-8 text: {exc}") from exc
 
 
 def _read_jsonl(path: Path) -> list[Any]:
@@ -158,9 +158,15 @@ def _read_jsonl(path: Path) -> list[Any]:
                 try:
                     samples.append(json.loads(line.rstrip()))
                 except json.JSONDecodeError as exc:
-                    raise ConfigError(f"{path}:{number}: no valid JSON: {exc.msg} at column {exc.colno}") from exc
+                    raise ConfigError(f"{path}:{number}: not valid JSON: {exc.msg} at column {exc.colno}") from exc
                 except RecursionError as exc:
                     raise ConfigError(f"{path}:{number}: it is nested too deeply") from exc
+                found_at = number
+    if len(samples) == 1 and isinstance(samples[0], list):
+        raise ConfigError(
+            f"{path}:{found_at}: the only line is a list, which would be one sample; write one sample a line, or call "
+            "the file .json"
+        )
     return samples
 
 
@@ -168,11 +174,14 @@ def _read_json(path: Path) -> list[Any]:
     try:
         samples = json.loads(path.read_text(encoding=_ENCODING))
     except json.JSONDecodeError as exc:
-        raise ConfigError(f"{path}:{exc.lineno}: no valid JSON: {exc.msg}") from exc
+        raise ConfigError(f"{path}:{exc.lineno}: not valid JSON: {exc.msg}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{path}: it is nested too deeply") from exc
     if not isinstance(samples, list):
-        raise ConfigError(f"{path} holds a {type(samples).__name__}; a dataset is a list of samples")
+        raise ConfigError(
+            f"{path} holds {'an object' if isinstance(samples, dict) else 'one value'}; "
+            "a dataset is a list of samples, as in [{...}, {...}]"
+        )
     return samples
 
 
@@ -191,7 +200,7 @@ def _read_csv(path: Path) -> list[Any]:
                     )
                 samples.append(dict(zip(columns, row, strict=True)))
         except csv.Error as exc:
-            raise ConfigError(f"{path}:{rows.line_num}: no valid CSV: {exc}") from exc
+            raise ConfigError(f"{path}:{rows.line_num}: not valid CSV: {exc}") from exc
     return samples
 
 
