@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lightning_core.adapter.usage import read_usage
-from lightning_core.errors import NoRewards
+from lightning_core.errors import AgentTimeout, NoRewards
 from lightning_core.runner.outcome import OUT_OF_REACH
 from lightning_core.runs.result import RolloutCounts, failure_at, pattern_of
 from lightning_core.types import Attempt, Rollout, Span
@@ -59,7 +59,11 @@ class FirstRollouts:
             self._silent += 1
             if self._silent >= self._count:
                 self._tell_of_unrecorded()
-        elif self._stops and attempt.status == "failed" and (cause := _cause_of(rollout, attempt)) is not None:
+        elif (
+            self._stops
+            and attempt.status in ("failed", "timeout")
+            and (cause := _cause_of(rollout, attempt)) is not None
+        ):
             self._count_failure(rollout.rollout_id, cause, failure_at(attempt))
 
     def lightning_run_end(self) -> None:
@@ -126,6 +130,9 @@ def _cause_of(rollout: Rollout, attempt: Attempt) -> str | None:
     """Return what an attempt failed with; None where another attempt may do better."""
     metadata = attempt.metadata or {}
     failure = metadata.get("failure")
+    if attempt.status == "timeout":
+        said = failure["message"] if failure else AgentTimeout(rollout.config.timeout_seconds or 0.0)
+        return f"{said}; raise timeout_seconds in rollout_config, or see with agl run what the agent waits for"
     if isinstance(failure, Mapping):
         return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
     fault = str(metadata.get("fault", ""))

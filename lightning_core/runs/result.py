@@ -45,8 +45,8 @@ class Failure:
 def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
     """Group failed rollouts by their cause, the most frequent first.
 
-    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers, ids and addresses. The
-    status of an HTTP answer is kept, as in `Error code: 429` or `503 Service Unavailable`.
+    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers, ids, addresses.
+    The status of an HTTP answer is kept, as in `Error code: 429` or `503 Service Unavailable`.
     """
     groups: dict[str, list[tuple[str, Rollout]]] = {}
     for rollout in rollouts:

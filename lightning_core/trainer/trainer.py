@@ -135,7 +135,7 @@ class Trainer:
             of this trainer together.
         stop_on_identical_failures: Whether a run ends with `NoRewards` when its first rollouts (two for each runner, at
             least 8) have all failed for the same reason and none has succeeded: the agent raised, returned something
-            wrong, or did not reach its model. Timeouts do not count, and an algorithm that is not async is not ended.
+            wrong, ran out of its time, or did not reach its model. An algorithm that is not async is not ended.
         progress: Whether a run is shown while it goes on, with a summary at its end, as `agl train` shows it. None
             shows it where stderr is a terminal, and in a notebook. True writes lines to stderr where there is neither.
             False never shows it. A `Display` is told of the run, and shows what it likes.

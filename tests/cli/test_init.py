@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from lightning_core.cli.init import init, project_files
@@ -153,3 +154,8 @@ def test_where_the_algorithm_is_missing_it_says_what_to_install(
 
 def test_files_come_without_the_end_that_hides_them_from_tools() -> None:
     assert [str(place) for place, _ in project_files()] == FILES
+
+
+def test_the_projects_config_limits_the_time_of_a_rollout() -> None:
+    [config] = [yaml.safe_load(content) for place, content in project_files() if place.name == "config.yaml"]
+    assert config["rollout_config"] == {"timeout_seconds": 120}

@@ -45,8 +45,9 @@ def refuse(task: int) -> float:
         (refuse, r"KeyError: 'city \d' \(.*test_first_rollouts\.py:\d+ in refuse\)"),
         (lambda task: f"label {task}", r"InvalidResult: the agent returned a str .*\.py:\d+ in agent\)"),
         (lambda task: float("nan"), r"ValueError: reward 'primary' must be finite.*\.py:\d+ in agent\)"),
+        (lambda task: (each for each in [task]), r"InvalidResult: the agent returned a generator \(<.* at 0x.*>\)"),
     ],
-    ids=["raises", "returns a text", "returns NaN"],
+    ids=["raises", "returns a text", "returns NaN", "returns what has an address"],
 )
 def test_a_run_ends_when_its_first_rollouts_fail_for_the_same_reason(answer: Callable[[int], Any], reason: str) -> None:
     asked = 0
@@ -80,15 +81,19 @@ def test_a_run_goes_on_once_a_rollout_has_succeeded() -> None:
     assert fit(lambda task: 1.0 if task == 3 else refuse(task)) == len(TASKS)
 
 
-def test_timeouts_do_not_end_a_run() -> None:
+def test_a_run_ends_when_its_first_rollouts_all_time_out() -> None:
+    asked = []
+
     @rollout
-    async def agent(task: int) -> float:
-        await asyncio.sleep(60)
-        return 1.0
+    async def agent(task: int) -> None:
+        asked.append(task)
+        await asyncio.Event().wait()
 
     limits = RolloutConfig(timeout_seconds=0.001)
-    with pytest.raises(NoRewards, match="none of 10 rollouts gave a reward"):
-        Trainer(algorithm="baseline", n_runners=2, rollout_config=limits).fit(agent, TASKS[:10])
+    message = "the first 8 rollouts .* the agent ran longer than 0.001 s; raise timeout_seconds in rollout_config, or"
+    with pytest.raises(NoRewards, match=message):
+        Trainer(algorithm="baseline", n_runners=2, rollout_config=limits).fit(agent, TASKS)
+    assert len(asked) < len(TASKS) / 2
 
 
 def test_a_model_server_that_is_down_is_told_once_with_its_url(caplog: pytest.LogCaptureFixture) -> None:
