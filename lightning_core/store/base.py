@@ -245,7 +245,7 @@ class LightningStore(ABC):
             wait_seconds: How long to wait for work when there is none: 0 not at all, None without limit. The wait is
                 notified, so a rollout is claimed as soon as it is queued.
             request_id: Makes a repetition of this request harmless: it gets the same rollout, or, when that was taken
-                from it in the meantime, none.
+                from it in the meantime, none. One that was answered with None gets None again.
 
         Returns:
             The rollout, `preparing`, with its new attempt; None when there was no work.
@@ -269,7 +269,7 @@ class LightningStore(ABC):
 
         Returns:
             The claimed rollouts, oldest in the queue first; for a `limit` below 1 only what this `request_id` claimed
-            before.
+            before. A request that was answered with none claims none from then on.
 
         Raises:
             RunEnded: When the run has ended, or ends during the wait; see `end_run`.

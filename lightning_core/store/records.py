@@ -372,7 +372,7 @@ class Records:
     async def claim(
         self, limit: int, worker_id: str | None, *, asked_at: float, request_id: str | None = None
     ) -> list[RolloutRecord] | None:
-        """Begin an attempt of up to `limit` queued rollouts.
+        """Begin an attempt of up to `limit` queued rollouts; of none for a request that was answered with nothing.
 
         Args:
             limit: How many at most.
@@ -382,12 +382,14 @@ class Records:
 
         Returns:
             The records; to a repeated request those that it got before and that were not taken from it. None when
-            there was nothing to claim.
+            there was nothing to claim, and may be later.
         """
         beginning = await self.beginning("claim", worker_id, request_id=request_id)
+        if request_id is not None and await self._answered_with_nothing(request_id):
+            limit = 0
         claimed = await self._backend.claim(self._run_id, limit, beginning.begin, request_id=request_id)
         if not claimed:
-            return None
+            return [] if limit == 0 else None
         if request_id is not None:
             for record in claimed:
                 check_began(beginning, record)
@@ -396,6 +398,16 @@ class Records:
         if claimed:
             await self.assign(beginning, claimed, asked_at=asked_at)
         return claimed
+
+    async def answer_with_nothing(self, request_id: str) -> None:
+        """Remember that a claim was answered with nothing: a copy of it that comes late claims nothing, too."""
+        await self._answered_with_nothing(request_id, Request(request_id))
+
+    async def _answered_with_nothing(self, request_id: str, *answered: Request) -> bool:
+        known = await self._backend.remember_requests(
+            self._run_id, "claims", answered, now=self._clock.now(), wanted=request_id
+        )
+        return known is not None
 
     async def assign(
         self, beginning: Beginning, records: Sequence[RolloutRecord], *, asked_at: float | None = None

@@ -83,17 +83,26 @@ class ClaimPart(StorePart):
         check_str("worker_id", worker_id)
         wait_seconds = as_timeout("wait_seconds", wait_seconds)
         self._check_open()
-        if as_int("limit", limit) < 1:
-            if request_id is not None:
-                return await self._claim(0, worker_id, self._clock.now(), request_id) or []
+        if as_int("limit", limit) >= 1:
+            claimed = await self._claim_in_time(limit, worker_id, wait_seconds, request_id)
+        elif request_id is not None:
+            claimed = await self._claim(0, worker_id, self._clock.now(), request_id)
+        else:
             await self._run_end.check()
             return []
+        if not claimed and request_id is not None:
+            await self._records.answer_with_nothing(request_id)
+        return claimed or []
+
+    async def _claim_in_time(
+        self, limit: int, worker_id: str | None, wait_seconds: float | None, request_id: str | None
+    ) -> list[AttemptedRollout] | None:
         asked_at = self._clock.now()
         claimed = await self._claim(limit, worker_id, asked_at, request_id)
         if not claimed and worker_id is not None:
             await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
         if claimed is not None or wait_seconds == 0:
-            return claimed or []
+            return claimed
         until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds
         unanswered = False
         ticket = self._waits.for_work()
@@ -103,7 +112,7 @@ class ClaimPart(StorePart):
                 unanswered = False
                 seconds = None if until is None else until - self._clock.monotonic()
                 if claimed is not None or (seconds is not None and seconds <= 0):
-                    return claimed or []
+                    return claimed
                 async with self._watchdogs.on_duty():
                     await self._clock.wait(ticket.future, seconds)
                 if ticket.future.done():

@@ -310,12 +310,15 @@ class RequestBehaviour(StoreBehaviour):
         assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
         assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
 
-    async def test_what_a_request_has_claimed_is_found_without_claiming_more(self, store: LightningStore) -> None:
+    async def test_what_a_request_has_claimed_is_found_and_it_claims_no_more_from_then_on(
+        self, store: LightningStore
+    ) -> None:
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
         first = list(await store.dequeue_many_rollouts(limit=2, worker_id="w-1", request_id="r-1"))
         assert list(await store.dequeue_many_rollouts(limit=0, worker_id="w-1", request_id="r-1")) == first
         assert list(await store.dequeue_many_rollouts(limit=0, worker_id="w-1", request_id="r-2")) == []
-        assert [item.input for item in await store.dequeue_many_rollouts(limit=2, request_id="r-2")] == [2]
+        assert list(await store.dequeue_many_rollouts(limit=2, worker_id="w-1", request_id="r-2")) == []
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=2, request_id="r-3")] == [2]
 
     async def test_a_repeated_claim_gets_those_that_are_still_its_own(self, store: LightningStore) -> None:
         rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(6)])
@@ -346,14 +349,53 @@ class RequestBehaviour(StoreBehaviour):
         assert await soon(store.dequeue_rollout("w-1", wait_seconds=wait_seconds, request_id="r-1")) is None
         assert await everything(store) == before
 
-    async def test_a_claim_that_found_nothing_may_find_something_when_it_is_repeated(
-        self, store: LightningStore
+    @pytest.mark.parametrize("wait_seconds", [0.0, 10.0, None])
+    @pytest.mark.parametrize("worker_id", ["w-1", None])
+    async def test_a_late_copy_of_a_claim_that_was_answered_with_nothing_claims_nothing_and_at_once(
+        self, store: LightningStore, clock: FakeClock, worker_id: str | None, wait_seconds: float | None
     ) -> None:
-        assert await store.dequeue_rollout(request_id="r-1") is None
+        assert await store.dequeue_rollout(worker_id, request_id="r-1") is None
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(2)])
+        own = await store.dequeue_rollout(worker_id, request_id="r-2")
+        assert own is not None
+        await clock.advance(3600)
+        before = await everything(store)
+        assert await soon(store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id="r-1")) is None
+        assert await everything(store) == before
+        assert (await claim(store)).input == 1
+
+    async def test_a_late_copy_of_a_claim_that_waited_in_vain_claims_nothing(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1"))
+        await soon(clock.until_waiting())
+        await clock.advance(10)
+        assert await soon(waiter) is None
+        await store.enqueue_rollout("a")
+        assert await soon(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1")) is None
+        assert (await claim(store)).input == "a"
+
+    async def test_a_claim_that_is_broken_off_can_be_repeated(self, store: LightningStore, clock: FakeClock) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1"))
+        await soon(clock.until_waiting())
+        waiter.cancel()
+        await asyncio.wait((waiter,))
         queued = await store.enqueue_rollout("a")
-        claimed = await store.dequeue_rollout(request_id="r-1")
+        claimed = await soon(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1"))
         assert claimed is not None
         assert claimed.rollout_id == queued.rollout_id
+
+    async def test_that_a_claim_was_answered_with_nothing_outlives_the_store(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        assert await store.dequeue_rollout("w-1", request_id="r-1") is None
+        await store.enqueue_rollout("a")
+        reopened = await self.reopen_store(store, clock=clock)
+        if reopened is None:
+            pytest.skip("nothing outlives this store")
+        assert await reopened.dequeue_rollout("w-1", request_id="r-1") is None
+        assert (await claim(reopened)).input == "a"
+        await reopened.aclose()
 
     async def test_a_waiting_claim_can_be_repeated(self, store: LightningStore) -> None:
         waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=None, request_id="r-1"))
