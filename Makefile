@@ -15,6 +15,8 @@ VERL_PLUGINS := $(addprefix plugins/lightning-,agentos export http proxy ray sql
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
+ADK_VENV := .venv-adk
+CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0
 
 LOWEST_VENV := .venv-lowest
 LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo gepa http mongo proxy sqlite)
@@ -94,7 +96,11 @@ lowest: found-python ## try the lowest versions of constraints-lowest.txt in an 
 		$(LOWEST_PLUGINS:%=--editable %)
 	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
 
-frameworks: found-python ## try the example agents with AutoGen and CrewAI, which need an environment of their own (1 GB)
+frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, Google ADK, and Claude Code and Codex where npm is (2.3 GB)
+	$(PYTHON) -m venv --clear $(ADK_VENV)
+	$(ADK_VENV)/bin/python -m pip install --quiet --constraint constraints-adk.txt google-adk litellm
+	@if command -v npm >/dev/null; then npm install --silent --no-fund --no-audit --prefix $(ADK_VENV) $(CODING_AGENTS); \
+		else echo "There is no npm here, so Claude Code and Codex are not tried."; fi
 	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt --upgrade pip
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt \
@@ -112,7 +118,7 @@ wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) $(ADK_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

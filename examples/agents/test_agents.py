@@ -21,6 +21,8 @@ from lightning_core.config import load_job
 from lightning_core.runs import FitResult
 
 FOLDER = Path(__file__).parent
+ADK_PYTHON = FOLDER.parents[1] / ".venv-adk/bin/python"
+PROGRAMS = f"{FOLDER.parents[1] / '.venv-adk/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}"
 LIMIT = 40
 TASK = {"question": "What is 6 times 7?", "answer": "42"}
 TOOL_CALL: dict[str, Any] = {
@@ -28,6 +30,15 @@ TOOL_CALL: dict[str, Any] = {
         {"id": "call-1", "type": "function", "function": {"name": "multiply", "arguments": '{"a": 6, "b": 7}'}}
     ]
 }
+
+# DSPy asks for tools in text, field by field.
+DSPY_SAID = [
+    "[[ ## next_thought ## ]]\nA multiplication.\n[[ ## next_tool_name ## ]]\nmultiply\n"
+    '[[ ## next_tool_args ## ]]\n{"a": 6, "b": 7}\n[[ ## completed ## ]]',
+    "[[ ## next_thought ## ]]\nThat is all.\n[[ ## next_tool_name ## ]]\nfinish\n"
+    "[[ ## next_tool_args ## ]]\n{}\n[[ ## completed ## ]]",
+    "[[ ## reasoning ## ]]\nThe tool said so.\n[[ ## answer ## ]]\n42\n[[ ## completed ## ]]",
+]
 
 
 def agent_of(name: str) -> LitAgent[Any]:
@@ -105,6 +116,72 @@ async def test_agent_of_a_framework_has_its_prompt_and_tool_and_is_recorded(
     assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
     assert spans <= {span.name for span in recorded}
     assert {each.args[0] for each in looked_up.call_args_list} == {"127.0.0.1"}, "it calls home"
+
+
+async def test_agent_of_dspy_has_its_prompt_and_tool_and_is_recorded() -> None:
+    pytest.importorskip("dspy", reason="dspy is not installed here")
+    async with FakeEngine(DSPY_SAID) as engine:
+        result, store = await train(agent_of("dspy_agent"), engine)
+        asked = [received.fields["messages"] for received in engine.received]
+
+    assert result.metrics["train_reward"] == 1.0
+    assert all("Use the tool for every multiplication." in messages[0]["content"] for messages in asked)
+    (rollout,) = await store.query_rollouts()
+    recorded = list(await store.query_spans(rollout.rollout_id))
+    assert [list(call.response_token_ids or ()) for call in read_model_calls(recorded)] == list(
+        map(tokens_of, DSPY_SAID)
+    )
+    (use,) = (span for span in recorded if span.name == "agentlightning.operation")
+    assert use.attributes["agentlightning.operation.output"] == 42
+
+
+@pytest.mark.skipif(not ADK_PYTHON.exists(), reason="Google ADK is tried by `make frameworks`")
+async def test_program_with_google_adk_has_its_prompt_and_tool_and_is_recorded(tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "adk_agent.py", tmp_path)
+    config = (FOLDER / "adk_agent.yaml").read_text(encoding="utf-8")
+    async with FakeEngine([TOOL_CALL, "It's 42."]) as engine:
+        config = config.replace("http://127.0.0.1:8000/v1", engine.url).replace("adk/bin/python", str(ADK_PYTHON))
+        (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
+        job = load_job(tmp_path / "config.yaml")
+        result = await job.trainer.fit_async(job.agent, job.train_dataset)
+        asked = [received.fields["messages"] for received in engine.received]
+
+    assert result.metrics["train_reward"] == 1.0
+    assert "Use the tool for every multiplication." in asked[0][0]["content"]
+    assert ["42" in message["content"] for message in asked[1] if message["role"] == "tool"] == [True]
+    (rollout,) = await job.trainer.store.query_rollouts()
+    first, second = read_model_calls(list(await job.trainer.store.query_spans(rollout.rollout_id)))
+    assert first.finish_reason == "tool_calls"
+    assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
+
+
+@pytest.mark.parametrize(
+    ("script", "program", "tool", "argument"),
+    [("claude_code.sh", "claude", "Bash", "command"), ("codex.sh", "codex", "exec_command", "cmd")],
+)
+async def test_coding_agent_has_its_prompt_and_tools_and_is_recorded(
+    script: str, program: str, tool: str, argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if shutil.which(program, path=PROGRAMS) is None:
+        pytest.skip(f"{program} is tried by `make frameworks`")
+    monkeypatch.setenv("PATH", PROGRAMS)
+    shutil.copy(FOLDER / script, tmp_path)
+    config = (FOLDER / "claude_code.yaml").read_text(encoding="utf-8").replace("claude_code.sh", script)
+    write = {"name": tool, "arguments": json.dumps({argument: "echo 42 >answer.txt"})}
+    async with FakeEngine(
+        [{"tool_calls": [{"id": "call-1", "type": "function", "function": write}]}, "Done."]
+    ) as engine:
+        (tmp_path / "config.yaml").write_text(config.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
+        job = load_job(tmp_path / "config.yaml")
+        result = await job.trainer.fit_async(job.agent, job.train_dataset)
+        asked = [received.fields["messages"] for received in engine.received]
+
+    assert result.metrics["train_reward"] == 1.0, result.failures
+    assert "What is 6 times 7? Write only the result into the file answer.txt." in str(asked[0][-1]["content"])
+    (rollout,) = await job.trainer.store.query_rollouts()
+    first, second = read_model_calls(list(await job.trainer.store.query_spans(rollout.rollout_id)))
+    assert first.finish_reason == "tool_calls"
+    assert list(second.response_token_ids or ()) == tokens_of("Done.")
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
