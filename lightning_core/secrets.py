@@ -17,10 +17,24 @@ from lightning_core.types.text import ATTEMPT_KEY
 
 _HIDDEN = "***"
 
-_KEY = (
-    r"(?:access|account|admin|api|attempt|auth|client|encryption|functions|licen[cs]e|master|private|report|runner|"
-    r"secret|service|shared|signing|storage|subscription|virtual)[_-]?key"
+_KEYS_OF = (
+    *(
+        "access",
+        "account",
+        "admin",
+        "api",
+        "attempt",
+        "auth",
+        "client",
+        "encryption",
+        "functions",
+        "license",
+        "licence",
+    ),
+    *("master", "private", "report", "runner", "secret", "service", "shared", "signing", "storage", "subscription"),
+    "virtual",
 )
+_KEY = rf"(?:{'|'.join(_KEYS_OF)})[_-]?key"
 """Not every name that ends so: `prompt_key` and `search_key` say where to look."""
 
 _NAMES = re.compile(
@@ -29,15 +43,20 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 
+_FIELD = (
+    r"(?:(?:api|access|auth|private|secret)[_-]?key|pass(?:word|wd|phrase)|client[_-]?secret|"
+    r"(?:access|auth|refresh)[_-]?token)"
+)
+"""Names of fields whose values are secrets in any data. Others of `_NAMES`, as `token`, may be what a task is about."""
+
 _NAMED_KEYS = re.compile(
-    r"(^|[_.-])(api|access|auth|private|secret)[_-]?keys?$|"
+    rf"(^|[_.-]){_FIELD}s?$|"
     r"headers?\.([\w-]*[_-])?(authorization|cookie|key|secret|token)$",
     re.IGNORECASE,
 )
-"""Names of fields that hold a key in any data, and of headers, behind the name of what has them. Other names of
-`_NAMES`, as `token`, may be what a task is about."""
+"""Names of such fields, and of headers, behind the name of what has them."""
 
-_KEY_FIELD = re.compile(r"(api|access|auth|private|secret)[_-]?key|headers?\\*\"", re.IGNORECASE)
+_KEY_FIELD = re.compile(rf"{_FIELD}|headers?\\*\"", re.IGNORECASE)
 
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
@@ -71,9 +90,12 @@ _URL_SHAPES = (
 
 _SHAPES = (
     (
-        re.compile(r"(?i)(authorization(?:[\\\"']*\s*[:=]|[\\\"']+,)\s*b?[\\\"']*(?:bearer|basic)\s+)[\w.~+/=-]{6,}"),
+        re.compile(
+            r"(?i)(authorization(?:[\\\"']*\s*[:=]|[\\\"']+,)\s*b?[\\\"']*(?:bearer|basic|token)\s+)[\w.~+/=-]{6,}"
+        ),
         rf"\1{_HIDDEN}",
     ),
+    (re.compile(r"(?i)(\bcookie[\"']*:\s*[\"']?)[\w.-]+=[^\r\n\"'\\]+"), rf"\1{_HIDDEN}"),
     (
         re.compile(
             r"(?:(?<![\w-])|(?<=\\[nrt]))((?:sk|pk|rk)(?:-|_(?:live|test)_)|hf_|xai-|gsk_|glpat-|nvapi-)"
@@ -83,7 +105,7 @@ _SHAPES = (
     ),
     (
         re.compile(
-            r"(?is)((?:api|access|auth|private|secret)[_-]?key(\\*)[\"']\s*:\s*\2([\"']))"
+            rf"(?is)({_FIELD}(\\*)[\"']\s*:\s*\2([\"']))"
             r"(?!\2\3|os\.environ/).*?(?:(?<!\\)(?=\2\3)|\Z)"
         ),
         rf"\1{_HIDDEN}",
@@ -98,9 +120,40 @@ _SHAPES = (
     *_URL_SHAPES,
 )
 
-_ASSIGNED = re.compile(
-    rf"(?i)((?:{_KEY}|secret[\w-]{{0,40}}|password|authorization|access[_-]?token)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
+_ASSIGNS = re.compile(r"[:=](?<=[DENTYdenty\"' \t][:=])([ \t]*)[\"']?")
+"""Names are looked for before these: they are rarer than letters, so that a long text takes less time."""
+_ASSIGNED = re.compile(r"(?i)(?![$<*%/~.=]|(?:os\.environ|none|null|true|false)\b)[^\s\"'`&,;<>(){}\[\]\\]++(?![(\[{])")
+"""Neither a placeholder nor a path nor a call."""
+_ASSIGNED_TO = (
+    *(f"{kind}key" for kind in _KEYS_OF),
+    *("password", "passwd", "passphrase", "pwd", "secret", "accesstoken", "authtoken", "refreshtoken", "authorization"),
 )
+_OWN_HEADER = re.compile(r"x-[\w-]*$", re.IGNORECASE)
+
+
+def _hide_assigned(text: str, *, is_message: bool = False) -> str:
+    """Replace what stands behind `password=`, `X-Api-Key:` and the like.
+
+    In a message that is any value. In other texts, a value behind a space may be prose: it has a digit and at least six
+    characters, and behind `token` at least 16.
+    """
+    parts, end = [], 0
+    for assigns in _ASSIGNS.finditer(text):
+        start, at = assigns.span()
+        before = text[max(end, start - 64) : start].rstrip("\"' \t")
+        name = before.lower().replace("-", "").replace("_", "")
+        is_field = name.endswith(_ASSIGNED_TO)
+        if not is_field and not name.endswith(("key", "token", "secret")):
+            continue
+        value = _ASSIGNED.match(text, at, at + 256)
+        if not value or before.endswith(value[0]) or (text[start - 1] in "\"'" and text[at - 1] not in "\"'"):
+            continue  # the last: of JSON's values only texts can be replaced
+        is_any = is_field and (is_message or (text[start] == "=" and not assigns[1]))
+        is_long = len(value[0]) >= (6 if is_field else 16) and (is_field or name.endswith("token"))
+        if is_any or (is_long and re.search(r"\d", value[0])) or (text[start] == ":" and _OWN_HEADER.search(before)):
+            parts += [text[end:at], _HIDDEN]
+            end = (_ASSIGNED.match(text, at) or value).end()
+    return "".join([*parts, text[end:]])
 
 
 class _Known:
@@ -168,14 +221,14 @@ def hide_in_prompt(text: str) -> str:
 def hide_keys(text: str) -> str:
     """Replace secrets that are remembered, and what has the form of a key, in a text that is somebody's data."""
     if len(text) > _SHORT:
-        return _replace(_SHAPES, _known.hide(text))
+        return _hide_assigned(_replace(_SHAPES, _known.hide(text)))
     return _without_keys(text, _known.pattern)
 
 
 @functools.lru_cache(maxsize=10_000)
 def _without_keys(text: str, known: re.Pattern[str] | None) -> str:
     """Do what `hide_keys` does. Most short texts are names that come again and again."""
-    return _replace(_SHAPES, text if known is None else known.sub(_HIDDEN, text))
+    return _hide_assigned(_replace(_SHAPES, text if known is None else known.sub(_HIDDEN, text)))
 
 
 def hide_keys_in(value: Any, name: str = "") -> Any:
@@ -213,7 +266,7 @@ def _hide_in_json(text: str, name: str) -> str:
 
 def hide_in_text(text: str) -> str:
     """Replace what `hide_keys` does, and what stands behind a word such as `password=`, in a message."""
-    return _ASSIGNED.sub(rf"\1{_HIDDEN}", hide_keys(text))
+    return _hide_assigned(hide_keys(text), is_message=True)
 
 
 def hide_in_field(name: str, value: Any) -> Any:

@@ -17,7 +17,7 @@ from lightning_core.logs import (
     setup_logging,
     setup_module_logging,
 )
-from lightning_core.secrets import hide_in_field, hide_in_text, without_secrets
+from lightning_core.secrets import hide_in_field, hide_in_text, hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
 
@@ -152,6 +152,58 @@ def test_traceback_is_a_field_of_json_and_follows_a_key_value_line() -> None:
 )
 def test_what_looks_like_a_secret_is_not_shown(text: str, shown: str) -> None:
     assert hide_in_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("curl -H 'X-Api-Key: swordfish' https://h/", "swordfish"),
+        ("x-goog-api-key: abc", "abc"),
+        ("api-key: 4f9a8b7c", "4f9a8b7c"),
+        ("API_KEY=swordfish", "swordfish"),
+        ("export DB_PASSWORD='swordfish'", "swordfish"),
+        ("login(user='bob', password='swordfish')", "swordfish"),
+        ("mysql --password=hunter2 -u root", "hunter2"),
+        ("Pwd=hunter2;Database=x", "hunter2"),
+        ("passwd=swordfish&n=1", "swordfish"),
+        ("Password : hunter2", "hunter2"),
+        ("secret=s3cr3t", "s3cr3t"),
+        ("token: 'ya29.a0AfH6SMB12345678'", "ya29.a0AfH6SMB12345678"),
+        ("Authorization: Token 4f9a8b7c", "4f9a8b7c"),
+        ("Cookie: session=abc; theme=dark", "session=abc; theme=dark"),
+        (r"{\"password\": \"sword fish\", \"n\": 1}", "sword fish"),
+    ],
+)
+def test_what_stands_behind_the_name_of_a_secret_is_shown_in_no_text(text: str, secret: str) -> None:
+    assert hide_keys_in({"said": [text]}) == {"said": [text.replace(secret, "***")]}
+    assert secret not in hide_in_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "max_tokens=200",
+            "token=the",
+            "a token = the smallest unit",
+            "eos_token=50256",
+            "tokenizer=gpt2tokenizerfast123",
+        ),
+        *(
+            "Password: must have 8 characters",
+            "password: reset",
+            "What is the secret: never give up",
+            "a secret: 3 eggs",
+        ),
+        *("password={password}", "password=$PASSWORD", "password=<yours>", "password=None", "password=getpass()"),
+        *("f(password=password)", "if password == stored1:", "api_key=os.environ['KEY']", "api_key=os.environ/KEY"),
+        *("PWD=/root/project", "passwords=3", "password_rounds=120000", "key=value", "prompt_key: question1"),
+        *("a cookie: 12 grams of sugar", "Authorization: required", "def f(api_key: str | None = None):"),
+        *('{"secret": 1234567, "tokens": 12}', '{"token": " the", "logprob": -0.5}'),
+    ],
+)
+def test_prose_and_code_that_only_name_a_secret_stay(text: str) -> None:
+    assert hide_keys_in({"said": [text]}) == {"said": [text]}
 
 
 def test_key_of_an_attempt_is_not_shown() -> None:

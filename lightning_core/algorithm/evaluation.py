@@ -15,6 +15,7 @@ from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.errors import InvalidInput, NoRewards, RunFolderError
+from lightning_core.secrets import hide_keys, hide_keys_in
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
 from lightning_core.types import Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
@@ -54,7 +55,7 @@ class SampleTrials(BaseModel):
     key: str
     """The same for equal samples."""
     task: str
-    """The beginning of the sample, to name it by."""
+    """The beginning of the sample, to name it by, without secrets."""
     trials: list[Trial]
 
     @property
@@ -349,5 +350,6 @@ def _is_fault(outcome: RolloutOutcome) -> bool:
 
 
 def _named(sample: Any) -> str:
-    text = sample if isinstance(sample, str) else json.dumps(sample, ensure_ascii=False, default=repr)
+    text = sample if isinstance(sample, str) else json.dumps(hide_keys_in(sample), ensure_ascii=False, default=repr)
+    text = hide_keys(text)  # the file is to be committed
     return text if len(text) <= _MAX_TASK else text[: _MAX_TASK - 1] + "…"

@@ -147,6 +147,15 @@ async def test_each_trial_is_kept_with_what_came_of_it(tmp_path: Path) -> None:
     assert len({each.rollout_id for sample in found.samples for each in sample.trials}) == 8
 
 
+async def test_a_task_is_kept_without_secrets_since_the_file_is_committed() -> None:
+    samples = ["log in with password=swordfish", {"url": "http://h/", "api_key": "swordfish"}, "count to 3"]
+    algorithm = Evaluate()
+    await Trainer(algorithm=algorithm).fit_async(rollout(lambda task: 1.0), val_dataset=samples)
+    assert algorithm.evaluation is not None
+    tasks = ["log in with password=***", '{"url": "http://h/", "api_key": "***"}', "count to 3"]
+    assert [each.task for each in algorithm.evaluation.samples] == tasks
+
+
 async def test_the_first_samples_are_run_and_equal_ones_have_one_key(tmp_path: Path) -> None:
     kept = await evaluated([1, 0, 1, "fails"], run_dir=tmp_path, max_samples=3)
     assert [each.task for each in kept.samples] == ["1", "0", "1"]
