@@ -78,6 +78,7 @@ def run(
     )
     from lightning_core.config import load_job
     from lightning_core.config.job import agent_label
+    from lightning_core.errors import MissingResource
     from lightning_core.trainer import Trainer
 
     if agent is None and config is None:
@@ -108,5 +109,7 @@ def run(
             lines.write(outcome_record(one_task.outcome, result))
         else:
             print_outcome(plain_console(), agent, one_task.outcome, result)
+    if (one_task.outcome.failure or "").startswith(MissingResource.__name__):
+        click.echo("Give the agent a prompt with --prompt, any resource with --resources, or a --config.", err=True)
     if one_task.outcome.rollout.status != "succeeded":
         context.exit(1)

@@ -40,8 +40,11 @@ def import_path(path: str, folder: Path) -> str:
         folder: Where the path of a file begins.
 
     Raises:
-        ConfigError: When there is no such file, its name is not a module name, or another module has that name.
+        ConfigError: When it is a file alone, there is no such file, its name is not a module name, or another module
+            has that name.
     """
+    if path.endswith(".py"):
+        raise ConfigError(f"{path!r} is a file; name what is in it, too, as in {path + ':solve'!r}")
     place, _, name = path.rpartition(":")
     if not place.endswith(".py"):
         return path

@@ -125,7 +125,10 @@ def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any
         dataset = _read_file(folder / source, read)
     elif ":" in source:
         dataset = load_object(source)
-        dataset = dataset() if callable(dataset) else dataset
+        try:
+            dataset = dataset() if callable(dataset) else dataset
+        except Exception as exc:  # whatever the user's function raises
+            raise ConfigError(f"dataset {source!r} cannot be loaded: {type(exc).__name__}: {exc}") from exc
     else:
         raise ConfigError(
             f"dataset {source!r} is neither a {', '.join(_READERS)} file nor a 'module:name' nor an 'hf:name'"

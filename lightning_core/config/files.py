@@ -13,6 +13,7 @@ import yaml
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
+from lightning_core.registry.options import kind_of
 
 
 class YamlFault(ValueError):
@@ -131,7 +132,7 @@ def read_config(path: Path) -> ConfigFile:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else f"it is no UTF-8 text: {exc}"
+        reason = exc.strerror if isinstance(exc, OSError) else f"it is not UTF-8 text: {exc}"
         raise ConfigError(f"cannot read config file {path}: {reason}") from exc
     if path.suffix == ".toml":
         return _read_toml(path, text)
@@ -231,7 +232,7 @@ def _put(values: dict[str, Any], keys: tuple[str, ...], value: Any, label: str) 
             step = key
         else:
             raise ConfigError(
-                f"{label}: {'.'.join(map(str, place))} is a {type(inside).__name__}, which has nothing inside to set; "
+                f"{label}: {'.'.join(map(str, place))} is {kind_of(inside)}, which has nothing inside to set; "
                 f"set it as a whole, as in: --set {'.'.join(map(str, place))}=VALUE"
             )
         place = (*place, step)

@@ -23,8 +23,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
     """Return the one of `names` that `name` was probably meant to be; None when none is like it."""
-    matches = difflib.get_close_matches(str(name), list(names), n=1)
-    return matches[0] if matches else None
+    text, names = str(name), list(names)
+    begin_alike = [each for each in names if each[:1] == text[:1]]  # 'gen' is in 'agentt', and is not meant
+    near = difflib.get_close_matches(text, names, 1, 0.7) or difflib.get_close_matches(text, begin_alike, 1)
+    return near[0] if near else None
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
@@ -152,7 +154,7 @@ def _in_words(name: str, value: Any, errors: "list[ErrorDetails]") -> str:
     if not keys:
         return f"{name} is {show_value(name, value)}; {wanted_of(errors)}"
     inner = functools.reduce(lambda of, key: of[key], keys, value)
-    return f"{'.'.join(map(str, (name, *keys)))} is of type {type(inner).__name__}; {wanted_of(errors)}"
+    return f"{'.'.join(map(str, (name, *keys)))} is {kind_of(inner)}; {wanted_of(errors)}"
 
 
 def _keys_of(value: Any, place: Iterable[Any]) -> Iterator[Any]:
@@ -178,9 +180,25 @@ def show_value(name: str, value: Any) -> str:
 
     hidden = hide_in_field(name.rpartition(".")[-1], value) if isinstance(value, str | int | float) else value
     if not isinstance(value, str | int | float | None) or hidden != value:
-        return f"of type {type(value).__name__}"
-    text = repr(value)
+        return kind_of(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, in the words of a config file where these have one."""
+    return _KINDS.get(type(value), f"of type {type(value).__name__}")
+
+
+_KINDS = {
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "null",
+}
 
 
 _IS_TO_BE = "it has to be "

@@ -114,6 +114,13 @@ def test_an_error_is_placed_at_the_agents_line_where_the_framework_raised_it(run
     assert lines[at + 1].endswith("run_agent.py:14 in obey")
 
 
+def test_a_resource_that_is_missing_is_told_with_the_options_that_give_one(run: Run) -> None:
+    result = run("run_agent:obey", "--task", "{}")
+    assert result.exit_code == 1
+    assert "obey needs a resource of type PromptTemplate, but has: none" in result.stdout
+    assert result.stderr == "Give the agent a prompt with --prompt, any resource with --resources, or a --config.\n"
+
+
 def test_agent_that_gives_no_reward_has_done_its_task(run: Run) -> None:
     result = run("run_agent:solve", "--task", "nothing")
     assert result.exit_code == 0
@@ -204,6 +211,10 @@ def test_resources_of_json_may_have_escaped_characters(folder: Path) -> None:
     [
         (["run_agent:slove", "--task", "1"], "module 'run_agent' has no 'slove'"),
         (["no_such_agent:solve", "--task", "1"], "no module 'no_such_agent'"),
+        (
+            ["run_agent.py", "--task", "1"],
+            "agent 'run_agent.py' is a file; name what is in it, too, as in 'run_agent.py:",
+        ),
         (["nowhere.py:solve", "--task", "1"], "agent 'nowhere.py:solve': there is no file"),
         (["run_agent:plain", "--task", "1"], "agent 'run_agent:plain' is a function; decorate the function"),
         (["run_agent:solve", "--task", '{"a": 1'], "--task is not valid JSON: Expecting ',' delimiter, at line 1"),

@@ -84,7 +84,7 @@ def test_service_is_named_by_its_url(write: WriteFile) -> None:
         ),
         ("{comand: [echo]}", r"agent is a mapping with 'comand'; .*Did you mean 'command'"),
         ("{}", r"config\.yaml:1: agent is a mapping with nothing; it has to be 'module:name', {command: "),
-        ("[echo, 1]", r"config\.yaml:1: agent is of type list; it has to be 'module:name', {command: "),
+        ("[echo, 1]", r"config\.yaml:1: agent is a list; it has to be 'module:name', {command: "),
     ],
 )
 def test_what_is_no_agent_is_told_with_its_place_before_a_run(write: WriteFile, agent: str, message: str) -> None:

@@ -85,7 +85,7 @@ def my_data(write: Callable[..., Path], folder: Path, monkeypatch: pytest.Monkey
     write(
         "my_data.py",
         "SAMPLES = [1, 2]\nEMPTY = ()\nTEXT = 'abc'\nNUMBER = 5\n"
-        "def make(): return SAMPLES\ndef numbers(): yield 1\ndef mapping(): return {0: 'a'}\n",
+        "def make(): return SAMPLES\ndef numbers(): yield 1\ndef broken(): 1 / 0\ndef mapping(): return {0: 'a'}\n",
     )
     monkeypatch.syspath_prepend(str(folder))
 
@@ -104,6 +104,7 @@ def test_object_and_function_of_a_module_are_datasets(folder: Path, source: str)
         ("my_data:TEXT", "dataset 'my_data:TEXT' is a str; it has to be a list of samples, "),
         ("my_data:NUMBER", "dataset 'my_data:NUMBER' is a int; it has to be a list of samples, "),
         ("my_data:numbers", "dataset 'my_data:numbers' is a generator; it has to be a list of samples, "),
+        ("my_data:broken", "dataset 'my_data:broken' cannot be loaded: ZeroDivisionError: division by zero"),
         ("my_data:mapping", "dataset 'my_data:mapping' is a dict; it has to be a list of samples, "),
     ],
 )

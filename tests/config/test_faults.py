@@ -25,7 +25,8 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
         ("zzz: x\n", "config.yaml:3: unknown key 'zzz'"),
         ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0; it has to be 1 or more"),
         ("n_runners: '4'\n", "config.yaml:3: n_runners is '4'; it has to be a whole number"),
-        ("n_runners: true\n", "config.yaml:3: n_runners is True; it has to be a whole number"),
+        ("n_runners: true\n", "config.yaml:3: n_runners is true; it has to be a whole number"),
+        ("hooks: null\n", "config.yaml:3: hooks is null; it has to be a list"),
         ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5; it has to be a whole number"),
         (
             "store: 5\n",
@@ -34,7 +35,7 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
         ),
         (
             "runner: [agent]\n",
-            "config.yaml:3: runner is of type list; "
+            "config.yaml:3: runner is a list; "
             "it has to be a name, 'package.module:Class', or a mapping with name and options",
         ),
         (
@@ -107,7 +108,7 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
         ),
         (
             "    resource_type: prompt_template\n    template: [Hello]\n",
-            ["config.yaml:6: initial_resources.main_prompt.template is of type list; it has to be a text"],
+            ["config.yaml:6: initial_resources.main_prompt.template is a list; it has to be a text"],
         ),
         (
             "    template: Hello\n",
@@ -139,7 +140,7 @@ def test_fault_inside_of_a_resource_names_its_key_and_line(folder: Path, text: s
 def test_secrets_are_not_shown(folder: Path) -> None:
     llm = "    resource_type: llm\n    endpoint: http://localhost/v1\n    model: [sk-123]\n    api_key: 123\n"
     text = "\n".join(fault(folder, PROMPT + llm))
-    assert "api_key is of type int" in text
+    assert "api_key is a number" in text
     assert "123" not in text
 
 

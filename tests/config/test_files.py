@@ -110,7 +110,7 @@ def test_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def test_other_encodings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read config file .*: it is no UTF-8 text: .* position 7"):
+    with pytest.raises(ConfigError, match=r"cannot read config file .*: it is not UTF-8 text: .* position 7"):
         read(tmp_path, "agent: ä".encode("latin-1"))
 
 

@@ -70,9 +70,9 @@ def test_later_ones_win() -> None:
         ("sk-secret", "--set takes KEY=VALUE, with dots between keys, as in: --set algorithm.beam_width=2"),
         ("=1", "--set takes KEY=VALUE"),
         ("algorithm..seed=1", "--set takes KEY=VALUE"),
-        ("agent.module=a", "--set agent.module: agent is a str, which has nothing inside to set; set it as a whole"),
-        ("n_runners.a=1", "--set n_runners.a: n_runners is a int, which has nothing inside"),
-        ("algorithm.seed.a=1", "--set algorithm.seed.a: algorithm.seed is a int, which has nothing inside"),
+        ("agent.module=a", "--set agent.module: agent is a text, which has nothing inside to set; set it as a whole"),
+        ("n_runners.a=1", "--set n_runners.a: n_runners is a number, which has nothing inside"),
+        ("algorithm.seed.a=1", "--set algorithm.seed.a: algorithm.seed is a number, which has nothing inside"),
         (
             "hooks.first=a:b",
             "--set hooks.first: hooks is a list of 1; name an element of it by its index from 0, not by 'first', or",

@@ -46,7 +46,7 @@ def test_config_names_a_grader_with_options(write: WriteFile) -> None:
 
     assert load_job(write("config.yaml", config + "  by: 3\n")).fit().metrics == {"train_reward": 0.75}
     for option, words in {
-        "by: no": r"config\.yaml:6: grader 'my_graders:Scaled': by is False; it has to be a whole number",
+        "by: no": r"config\.yaml:6: grader 'my_graders:Scaled': by is false; it has to be a whole number",
         "by: 0": r"config\.yaml:6: reward: by is 0; it is 1 or more",
         "bi: 3": r"config\.yaml:6: grader 'my_graders:Scaled' has no option 'bi'; it takes: by",
     }.items():

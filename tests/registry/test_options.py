@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from lightning_core.errors import ConfigError, InvalidComponent, InvalidOptions
 from lightning_core.registry import check_options
-from lightning_core.registry.options import Options, is_plain
+from lightning_core.registry.options import Options, is_plain, nearest
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -148,7 +148,7 @@ def test_a_secret_is_not_shown() -> None:
     def connect(api_key: int) -> None: ...
 
     [fault] = Options(connect).faults("it", {"api_key": "sk-secret-1"}).values()
-    assert fault == "it: api_key is of type str; it has to be a whole number"
+    assert fault == "it: api_key is a text; it has to be a whole number"
 
 
 def test_nothing_is_known_of_a_ready_instance() -> None:
@@ -165,3 +165,17 @@ def test_plain_values(value: object) -> None:
 @pytest.mark.parametrize("value", [object(), [object()], {1: 2}, {"a": Client()}, len])
 def test_values_that_are_not_plain(value: object) -> None:
     assert not is_plain(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "meant"),
+    [
+        ("agentt", ["gen", "json"], None),  # 'gen' is in 'agentt', and begins otherwise
+        ("agentt", ["gen", "agent"], "agent"),
+        ("epochs", ["n_epochs"], "n_epochs"),
+        ("timeout", ["timeout_seconds"], "timeout_seconds"),
+        ("lml", ["llm"], "llm"),
+    ],
+)
+def test_what_was_meant_is_near_or_begins_alike(name: str, names: list[str], meant: str | None) -> None:
+    assert nearest(name, names) == meant
