@@ -93,6 +93,11 @@ class TakesSpansOfDeletedRollouts(Durable):
         return [span.sequence_id or 1 for span in spans]
 
 
+class DeletesRolloutsInSilence(Durable):
+    def _announce_deleted(self, run_id, rollout_ids):
+        pass
+
+
 class OnBackend(RunBehaviour, BackendBehaviour):
     backend_class = Durable
 

@@ -150,6 +150,30 @@ class BackendBehaviour(StoreBehaviour):
             leave()
             stop()
 
+    @pytest.mark.parametrize("whole_run", [True, False], ids=["the run", "its rollouts"])
+    async def test_a_deletion_is_announced(self, store: LightningStore, backend: StoreBackend, whole_run: bool) -> None:
+        ids = [(await store.enqueue_rollout(number)).rollout_id for number in range(2)]
+        for rollout_id in ids:
+            await store.update_rollout(rollout_id, status="cancelled")
+        loop, heard = asyncio.get_running_loop(), asyncio.Queue[Change]()
+
+        def note(change: Change) -> None:
+            loop.call_soon_threadsafe(heard.put_nowait, change)
+
+        stop = backend.watch(store.run_id, note)
+        try:
+            if whole_run:
+                await backend.delete_run(store.run_id)
+            else:
+                await backend.delete_rollouts(store.run_id, ids)
+            later = (await store.enqueue_rollout("later")).rollout_id
+            deleted: set[str] = set()
+            while (change := await soon(heard.get())).rollout_id != later:
+                deleted |= {change.rollout_id} if change.status is None else set()
+        finally:
+            stop()
+        assert deleted == set(ids)
+
     @pytest.mark.parametrize("turns", range(12))
     async def test_a_backend_is_closed_after_the_last_call_and_not_called_afterwards(
         self, store: LightningStore, clock: FakeClock, backend: StoreBackend, turns: int
