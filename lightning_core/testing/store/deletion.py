@@ -8,7 +8,8 @@ import pytest
 
 from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
-from lightning_core.store import LightningStore
+from lightning_core.store import LightningStore, StoreFacade
+from lightning_core.store.backend import StoreBackend
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
 from lightning_core.types import PromptTemplate, Span
@@ -18,6 +19,12 @@ from lightning_core.types.span import Event, OtelResource, TraceStatus
 async def totals(store: LightningStore) -> dict[str, Any]:
     """Return the numbers of what the store holds."""
     return {key: value for key, value in (await store.statistics()).items() if key.startswith("total_")}
+
+
+def require_replace_spans(store: LightningStore) -> None:
+    """Skip the test when the store's backend has the default method of the port, which refuses."""
+    if isinstance(store, StoreFacade) and type(store.backend).replace_spans is StoreBackend.replace_spans:
+        pytest.skip(f"{type(store.backend).__name__} has no method replace_spans, so it cannot drop content")
 
 
 class DeletionBehaviour(StoreBehaviour):
@@ -69,6 +76,7 @@ class DeletionBehaviour(StoreBehaviour):
         assert (await claim(store)).rollout_id == queued.rollout_id
 
     async def test_dropped_content_leaves_numbers_rewards_and_names(self, store: LightningStore) -> None:
+        require_replace_spans(store)
         started, other = await begin(store), await begin(store)
         kept = {"gen_ai.request.model": "m-1", "gen_ai.usage.input_tokens": 7, "stream": True}
         said = {"gen_ai.prompt.0.content": "a secret", "ids": [1, 2], "tool": {"arguments": "a secret"}}
@@ -96,6 +104,7 @@ class DeletionBehaviour(StoreBehaviour):
         assert await store.add_many_spans([before[0]]) == []  # it is there
 
     async def test_rewards_of_agentops_outlive_dropped_content(self, store: LightningStore) -> None:
+        require_replace_spans(store)
         started = await begin(store)
         output = json.dumps({"type": "reward", "value": 0.7, "said": "a secret"})
         attributes = {
