@@ -19,6 +19,14 @@ from lightning_core.types import (
     Span,
 )
 
+_KEPT_BACK = "lightning_core.kept_back"
+"""Under this name the metadata of a rollout say that its sample was kept back."""
+
+
+def is_kept_back(rollout: Rollout) -> bool:
+    """Whether the algorithm that asked for a rollout neither learns from its sample nor chooses by it."""
+    return _KEPT_BACK in (rollout.metadata or {})
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
@@ -82,6 +90,7 @@ async def run_batch(
     config: RolloutConfig | None = None,
     timeout_seconds: float | None = None,
     request_id: str | None = None,
+    kept_back: bool = False,
 ) -> Batch:
     """Run the agent on each input, and wait for all of them.
 
@@ -98,9 +107,13 @@ async def run_batch(
             cancelled, and lost.
         request_id: Names the batch within its run. The same one again, with the same inputs, continues it: an
             algorithm that is started anew after a kill need not run again what has ended. None for a new batch.
+        kept_back: Whether the algorithm keeps these samples back: it neither learns from them nor chooses by them.
+            Without held-out samples the run's result is compared on them alone.
     """
+    metadata = {_KEPT_BACK: True} if kept_back else None
     requests = [
-        EnqueueRolloutRequest(input=each, mode=mode, resources_id=resources_id, config=config) for each in inputs
+        EnqueueRolloutRequest(input=each, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        for each in inputs
     ]
     rollout_ids = [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests, request_id=request_id)]
     ended = {

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
@@ -17,6 +18,7 @@ _STEPS = 300
 _TINY = 1e-300
 
 
+@lru_cache
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Return the value that a t-distributed variable stays below with this probability.
 

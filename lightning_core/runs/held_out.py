@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from lightning_core.algorithm import require_rewards, run_batch
-from lightning_core.algorithm.batch import continued, reward_of
+from lightning_core.algorithm.batch import continued, is_kept_back, reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.store import LightningStore
@@ -32,26 +32,37 @@ MODES: tuple[RolloutMode | None, ...] = ("test", "val", "train", None)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Mean rewards before and after, with 95% intervals, over samples of one kind.
+    """Mean rewards before and after, over samples of one kind.
+
+    They have 95% intervals on `test` samples, on samples that the algorithm kept back, and where nothing has changed.
+    Elsewhere the best was chosen on the very samples: its mean flatters it, and an interval would claim what is not
+    there.
 
     A sample that was run several times with the same resources counts once, with its mean; one that failed each time
     is lost.
     """
 
     mode: RolloutMode | None
-    """What the rollouts were for. On `val` samples the best was probably chosen, so that its reward flatters it."""
+    """What the rollouts were for."""
     before: Estimate | None
     """Of the initial resources; None when they have no reward on such samples."""
     after: Estimate | None = None
     """Of the best; None when it is the same as the initial resources, is not known, or has no reward."""
     difference: PairedDifference | None = None
     """From the one to the other, over the samples that both were tried on."""
+    kept_back: bool = False
+    """Whether these are samples that the algorithm was given, and neither learned from nor chose by."""
+
+    @property
+    def is_chosen_on(self) -> bool:
+        """Whether the best was chosen on these samples, as far as is known, so that there is no interval."""
+        return self.after is not None and self.mode != "test" and not self.kept_back
 
 
 async def compare(
     store: LightningStore, *, initial: NamedResources | None, best: NamedResources | None
 ) -> Comparison | None:
-    """Compare two bundles by the rollouts of a run, on the held-out samples if both were tried there.
+    """Compare two bundles by the rollouts of a run, if possible on samples that chose nothing.
 
     Where nothing is known of resources, that is the agent as it is, over all rollouts.
 
@@ -70,37 +81,55 @@ async def compare(
     with_best = {each.resources_id for each in versions if each.resources == best}
     befores = ended if initial is None and best is None else _with(ended, with_initial)
     afters = [] if best == initial else _with(ended, with_best)
-    for mode in _modes_of_both_first(befores, afters):
-        before = await _rewards(store, befores, mode)
-        after = await _rewards(store, afters, mode)
+    for kind in _kinds_of_both_first(befores, afters):
+        before = await _rewards(store, befores, kind)
+        after = await _rewards(store, afters, kind)
         common = [sample for sample in before if sample in after]
         comparison = Comparison(
-            mode,
+            kind[0],
             before=estimate(before.values()),
             after=estimate(after.values()),
             difference=paired_difference([before[each] for each in common], [after[each] for each in common]),
+            kept_back=kind[1],
         )
         if comparison.before is not None or comparison.after is not None:
-            return comparison
+            return _without_intervals(comparison) if comparison.is_chosen_on else comparison
     return None
+
+
+def _without_intervals(comparison: Comparison) -> Comparison:
+    before, after, difference = comparison.before, comparison.after, comparison.difference
+    return replace(
+        comparison,
+        before=before and replace(before, low=None, high=None),
+        after=after and replace(after, low=None, high=None),
+        difference=difference and replace(difference, low=None, high=None),
+    )
 
 
 def _with(rollouts: Sequence[Rollout], resources_ids: Collection[str]) -> list[Rollout]:
     return [rollout for rollout in rollouts if rollout.resources_id in resources_ids]
 
 
-def _modes_of_both_first(befores: Sequence[Rollout], afters: Sequence[Rollout]) -> list[RolloutMode | None]:
-    before, after = {each.mode for each in befores}, {each.mode for each in afters}
-    return sorted(MODES, key=lambda mode: (not (mode in before and mode in after), mode not in after))
+_Kind = tuple[RolloutMode | None, bool]
+"""What rollouts are for, and whether their samples were kept back."""
 
 
-async def _rewards(
-    store: LightningStore, rollouts: Sequence[Rollout], mode: RolloutMode | None
-) -> dict[str, float | None]:
-    """Return the mean reward of each sample that was run in a mode; None of one that never gave any."""
+def _kind_of(rollout: Rollout) -> _Kind:
+    return rollout.mode, is_kept_back(rollout)
+
+
+def _kinds_of_both_first(befores: Sequence[Rollout], afters: Sequence[Rollout]) -> list[_Kind]:
+    before, after = set(map(_kind_of, befores)), set(map(_kind_of, afters))
+    kinds: list[_Kind] = [(mode, kept_back) for mode in MODES for kept_back in (True, False)]
+    return sorted(kinds, key=lambda kind: (not (kind in before and kind in after), kind not in after))
+
+
+async def _rewards(store: LightningStore, rollouts: Sequence[Rollout], kind: _Kind) -> dict[str, float | None]:
+    """Return the mean reward of each sample of a kind; None of one that never gave any."""
     rewards: dict[str, list[float]] = {}
     for rollout in rollouts:
-        if rollout.mode != mode:
+        if _kind_of(rollout) != kind:
             continue
         given = rewards.setdefault(sample_key(rollout.input), [])
         reward = await reward_of(store, rollout)

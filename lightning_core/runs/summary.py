@@ -67,9 +67,9 @@ def print_report(console: Console, result: FitResult) -> None:
 
 
 def comparison_line(comparison: Comparison) -> str:
-    """Say in one line how good it was and is, as far as it is known."""
-    samples = SAMPLES[comparison.mode]
-    caveat = "; the best was chosen on these" if comparison.mode == "val" and comparison.after is not None else ""
+    """Say in one line how good it was and is, as far as it is known, and on which samples."""
+    samples = SAMPLES[comparison.mode] + (" that the search did not use" if comparison.kept_back else "")
+    caveat = "; the best was chosen on these, so there is no interval" if comparison.is_chosen_on else ""
     if comparison.difference is not None:
         return f"reward on {samples}: {comparison.difference}{caveat}"
     if comparison.before is not None and comparison.after is not None:

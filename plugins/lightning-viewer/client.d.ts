@@ -67,7 +67,7 @@ interface Summary {
   failures: { cause: string; count: number; example: string; where: string }[];
   usage: { agent: Used; algorithm: Used } | null;
   budget: { limits: Record<string, number>; used: Record<string, number>; ended_by: string | null } | null;
-  comparison: { mode: Mode; before: Estimate | null; after: Estimate | null; difference: Difference | null } | null;
+  comparison: { mode: Mode; kept_back: boolean; before: Estimate | null; after: Estimate | null; difference: Difference | null } | null;
   curve: { step: number | null; metrics: Record<string, number | null> }[];
   steps: (Estimate & { step: number; mode: Mode })[];
   resources: Version[];

@@ -52,7 +52,16 @@ def test_best_on_the_samples_that_it_was_chosen_on_is_said_to_be_so() -> None:
     difference = paired_difference(before, after)
     comparison = Comparison("val", estimate(before), estimate(after), difference)
     assert printed(result_with(comparison=comparison))[2] == (
-        f"  reward on validation samples: {difference}; the best was chosen on these"
+        f"  reward on validation samples: {difference}; the best was chosen on these, so there is no interval"
+    )
+
+
+def test_samples_that_the_search_did_not_use_are_said_to_be_so() -> None:
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
+    difference = paired_difference(before, after)
+    comparison = Comparison("val", estimate(before), estimate(after), difference, kept_back=True)
+    assert printed(result_with(comparison=comparison))[2] == (
+        f"  reward on validation samples that the search did not use: {difference}"
     )
 
 
@@ -68,6 +77,7 @@ def test_rewards_on_different_samples_are_not_subtracted() -> None:
     comparison = Comparison("train", estimate([0.0]), estimate([1.0]))
     assert printed(result_with(comparison=comparison))[2] == (
         f"  reward on different training samples: {estimate([0.0])} → {estimate([1.0])}"
+        "; the best was chosen on these, so there is no interval"
     )
 
 

@@ -82,6 +82,7 @@ def test_runs_are_listed_and_shown_as_they_were(folder: Path, expected: Any) -> 
     finished, killed = expected["runs"]
     assert json.loads(agl(folder, "runs", "--json")) == [finished, killed]
     manifest = json.loads(Path(finished["folder"], "manifest.json").read_text())
+    manifest["result"]["comparison"]["kept_back"] = False  # that was not known then
     shown = json.loads(agl(folder, "runs", "show", "--json", finished["id"]))
     assert shown == {"standing": "succeeded", **manifest}
     assert agl(folder, "runs", "show", killed["id"]).startswith(f"{killed['id']}  killed\n")
@@ -94,5 +95,5 @@ def test_run_that_was_killed_goes_on_where_it_was(folder: Path, expected: Any) -
     assert resumed["outcome"] == "succeeded"
     # The attempt that was cut off is the one that is retried.
     assert resumed["result"]["rollouts"] == {**whole["result"]["rollouts"], "retried": 1, "unrewarded": 0}
-    assert resumed["result"]["comparison"] == whole["result"]["comparison"]
+    assert resumed["result"]["comparison"] == {**whole["result"]["comparison"], "kept_back": False}
     assert [each["changes"] for each in resumed["resumed"]] == [[]]

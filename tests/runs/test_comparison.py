@@ -1,5 +1,6 @@
 """Before and after, from the rollouts of a run in the memory store."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from lightning_core import emit_reward, rollout
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
-from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.runs import FitResult, compare
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
@@ -39,6 +40,10 @@ async def improve(
     report({}, best_resources=BEST)
 
 
+def without_interval(measured: Estimate | PairedDifference | None) -> Estimate | PairedDifference | None:
+    return None if measured is None else replace(measured, low=None, high=None)
+
+
 def fit(algorithm: object, train: list[int], **datasets: list[int]) -> FitResult:
     return Trainer(algorithm=algorithm, initial_resources=FIRST).fit(agent, train, **datasets)
 
@@ -47,10 +52,45 @@ def test_first_and_best_are_compared_sample_by_sample() -> None:
     comparison = fit(improve, [0], val_dataset=[0, 1, 2, 3, 9]).comparison
     before, after = [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]
     assert comparison is not None
-    assert comparison.mode == "val"
-    assert comparison.before == estimate(before)
-    assert comparison.after == estimate(after)
-    assert comparison.difference == paired_difference(before, after)
+    assert (comparison.mode, comparison.kept_back) == ("val", False)
+    assert comparison.before == without_interval(estimate(before))
+    assert comparison.after == without_interval(estimate(after))
+    assert comparison.difference == without_interval(paired_difference(before, after))
+
+
+def test_samples_that_the_algorithm_kept_back_are_compared_alone_with_their_interval() -> None:
+    @algo
+    async def keep_back(store: LightningStore, val_dataset: Dataset[Any], report: Reporter) -> None:
+        for resources in (FIRST, BEST):
+            version = (await store.add_resources(resources)).resources_id
+            for kept_back, samples in ((False, val_dataset[2:]), (True, val_dataset[:2])):
+                await run_batch(store, samples, mode="val", resources_id=version, kept_back=kept_back)
+        report({}, best_resources=BEST)
+
+    comparison = (
+        Trainer(algorithm=keep_back, initial_resources=FIRST).fit(agent, val_dataset=[1, 9, 3, 5, 7]).comparison
+    )
+    assert comparison is not None
+    assert (comparison.mode, comparison.kept_back) == ("val", True)
+    assert comparison.difference == paired_difference([0.0, 0.0], [1.0, 0.0])
+    assert comparison.difference.low is not None
+
+
+def test_best_that_was_not_tried_on_what_is_kept_back_is_compared_on_what_chose_it() -> None:
+    @algo
+    async def stop_before_the_test(store: LightningStore, val_dataset: Dataset[Any], report: Reporter) -> None:
+        first, best = [(await store.add_resources(each)).resources_id for each in (FIRST, BEST)]
+        await run_batch(store, val_dataset[:2], mode="val", resources_id=first, kept_back=True)
+        for version in (first, best):
+            await run_batch(store, val_dataset[2:], mode="val", resources_id=version)
+        report({}, best_resources=BEST)
+
+    trainer = Trainer(algorithm=stop_before_the_test, initial_resources=FIRST)
+    comparison = trainer.fit(agent, val_dataset=[0, 2, 1, 3]).comparison
+    assert comparison is not None
+    assert not comparison.kept_back
+    assert comparison.before == without_interval(estimate([0.0, 0.0]))
+    assert comparison.difference == without_interval(paired_difference([0.0, 0.0], [1.0, 1.0]))
 
 
 def test_held_out_samples_go_before_those_that_the_algorithm_saw() -> None:
@@ -64,7 +104,7 @@ def test_sample_that_failed_is_lost_and_no_reward_of_zero() -> None:
     comparison = fit(improve, [1, -1]).comparison
     assert comparison is not None
     assert comparison.mode == "train"
-    assert comparison.difference == paired_difference([0.0, None], [1.0, None])
+    assert comparison.difference == without_interval(paired_difference([0.0, None], [1.0, None]))
 
 
 def test_resources_that_did_not_change_have_one_reward() -> None:

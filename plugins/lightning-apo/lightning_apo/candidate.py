@@ -138,7 +138,7 @@ class Result:
     of `gain`, where there is one. Else they chose the prompt, and the best of many looks better than it is."""
     gain: PairedDifference | None
     """What it gained over the first prompt, sample by sample; None when it is the first, or that was not measured. With
-    `apo` it is measured at the end, on samples that chose nothing."""
+    `apo` it is measured at the end, on samples that chose nothing. With `gepa` these chose, and it has no interval."""
     rejections: Mapping[str, int]
     """Why edits were rejected before they were tried -> how many."""
     counts: Mapping[str, int]

@@ -12,7 +12,7 @@ from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_
 from lightning_apo.models import ModelFailed
 from lightning_apo.plan import plan_search
 from lightning_apo.samples import seed_of, shuffled
-from lightning_apo.tools import Tools
+from lightning_apo.tools import HELD, Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.errors import AlgorithmError, NoRewards
@@ -99,7 +99,7 @@ class BeamSearch:
         self._first = self._best = self._admit(await tools.trials.enter(texts))
         self._beam = [self._first]
         if tools.options.run_initial_validation:
-            batch = await tools.trials.validate(self._first, tools.val, self._held, step="held")
+            batch = await tools.trials.validate(self._first, tools.val, self._held, step=HELD)
             if batch.outcomes and not batch.rewards:
                 logger.warning(
                     "lightning.apo_first_prompt_failed rollouts=%d: %s; edits may do better",
@@ -172,7 +172,7 @@ class BeamSearch:
             batches += tried
         self._choose()
         if self._best is not self._first:
-            batches += await self._measure([self._first, self._best], self._held, step="held")
+            batches += await self._measure([self._first, self._best], self._held, step=HELD)
             comparison = compare(self._best, self._first)
             if comparison is not None and comparison.difference <= 0:
                 self._best = self._first

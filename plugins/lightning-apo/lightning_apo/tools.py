@@ -16,6 +16,9 @@ from lightning_core.algorithm import Batch, run_batch
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig, RolloutMode, TaskInput
 
+HELD = "held"
+"""The step of a search that runs prompts on the samples that no race sees."""
+
 
 class Trials:
     """Runs the agent with one prompt or another, everything else in the resources being the same.
@@ -93,6 +96,7 @@ class Trials:
             timeout_seconds=self._timeout_seconds,
             config=self._config,
             request_id=self._name(f"{mode}/{step}", candidate.texts),
+            kept_back=step == HELD,
         )
         self.lost += batch.lost
         return batch

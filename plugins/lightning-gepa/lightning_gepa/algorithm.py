@@ -59,10 +59,10 @@ class GEPA(Algorithm):
 
     Reported after the first validation and after each iteration:
 
-    - `val_reward`: the best prompts' mean reward on validation samples; `val_reward_low` and `val_reward_high` are its
-      95% interval, `val_samples` is how many samples are behind it.
-    - `val_reward_initial`: the first prompts'. `val_gain` is the difference, sample by sample; `val_gain_low` and
-      `val_gain_high` are its 95% interval. The best of many on these samples looks better than it is.
+    - `val_reward`: the best prompts' mean reward on validation samples. `val_samples` is how many are behind it.
+    - `val_reward_initial`: the first prompts'. `val_gain` is the difference, sample by sample. On these samples the
+      best of many looks better than it is, so there is no interval.
+    - `val_reward_low` and `val_reward_high`: the 95% interval of `val_reward`, while the first prompts are the best.
     - `candidates`: those that were tried, the first included. `rejected`: texts that were broken, or had other
       placeholders. `duplicates`: texts that were as before. `lost_proposals`: answers that were empty or cut off.
     - `metric_calls`: rollouts. `lost`: those without a reward.

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gepa.core.adapter import EvaluationBatch
@@ -81,9 +81,12 @@ class Search:
         assert best is not None
         gain = compare(best, first) if best is not first else None
         both = [sample for sample, reward in first.rewards.items() if gain is None or reward is not None]
+        score = estimate(best.on(both))
+        if score is not None and gain is not None:  # the best was chosen on these samples: an interval would flatter it
+            score, gain = replace(score, low=None, high=None), replace(gain, low=None, high=None)
         return Result(
             best_prompts={name: self._prompt(name, text) for name, text in best.texts.items()},
-            score=estimate(best.on(both)),
+            score=score,
             gain=gain,
             rejections=dict(self.rejections),
             counts={"candidates": len(self.candidates), **dict.fromkeys(COUNTED, 0), **self.counts},

@@ -370,3 +370,15 @@ async def test_a_report_that_cannot_be_taken_ends_the_run() -> None:
     trainer = Trainer(algorithm=Refusing(client), initial_resources=run.resources)
     with pytest.raises(OSError, match="the disk is full"):
         await trainer.fit_async(rollout(lambda task, prompt_template: 0.5), TRAIN, val_dataset=VAL)
+
+
+async def test_the_best_of_many_has_no_interval_on_the_samples_that_it_was_chosen_on() -> None:
+    run = ToyRun()
+    result = await run.fit(max_metric_calls=200)
+    found = result.comparison
+    assert found is not None
+    assert found.difference is not None
+    assert found.difference.difference > 0
+    assert (found.mode, found.kept_back, found.difference.low) == ("val", False, None)
+    assert not {"val_gain_low", "val_gain_high", "val_reward_low", "val_reward_high"} & result.metrics.keys()
+    assert str(found.difference) == f"0.20 → 0.80 (+0.60, n={len(VAL)})"

@@ -435,15 +435,20 @@ def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str,
     mode = next((mode for mode in ("test", "val", "train", None) if mode in before and mode in after), None)
     if mode not in before:
         return None
-    is_first = best == 0
-    return {
+    found: dict[str, Any] = {
         "mode": mode,
+        "kept_back": False,
         "before": before[mode],
-        "after": None if is_first else after.get(mode),
-        "difference": None
-        if is_first
-        else compare_versions(known, 0, best, mode=mode or "other", limit=0)["difference"],
+        "after": None,
+        "difference": None,
     }
+    if best != 0:
+        difference = compare_versions(known, 0, best, mode=mode or "other", limit=0)["difference"]
+        found |= {"after": after.get(mode), "difference": difference}
+        if mode != "test":  # the best was chosen on these
+            for name in ("before", "after", "difference"):
+                found[name] = found[name] and {**found[name], "low": None, "high": None}
+    return found
 
 
 def _state_of(path: Path) -> object:

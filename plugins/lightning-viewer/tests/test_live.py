@@ -9,9 +9,11 @@ import pytest
 from lightning_http import LightningStoreClient
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.live import Live
-from live_stores import SECONDS, agent, reward_span, work
+from live_stores import SECONDS, agent, prompt, reward_span, work
 
-from lightning_core import Trainer, rollout
+from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm.base import Reporter
 from lightning_core.errors import RunFolderError, StoreUnavailable
 from lightning_core.runs.folder import runs_in
 from lightning_core.store import InMemoryLightningStore, LightningStore
@@ -173,6 +175,33 @@ async def test_a_run_that_goes_on_is_shown_from_copies(tmp_path: Path) -> None:
             await live.aclose()
         await run
         await trainer.store.aclose()
+
+
+async def test_while_a_run_goes_on_its_best_has_no_interval_on_the_samples_that_it_was_chosen_on(
+    tmp_path: Path,
+) -> None:
+    @rollout
+    async def right_at_times(task: int, prompt_template: PromptTemplate) -> float:
+        return float(task % 2 == 0 or prompt_template.template == "second")
+
+    @algo
+    async def choose(store: LightningStore, val_dataset: list[int], report: Reporter) -> None:
+        for text in ("first", "second"):
+            version = (await store.add_resources(prompt(text))).resources_id
+            await run_batch(store, val_dataset, mode="val", resources_id=version)
+        report({}, best_resources=prompt("second"))
+        [folder] = runs_in(tmp_path)
+        live = Live(folder=folder)
+        seen.append((await live.summary())["comparison"])
+        await live.aclose()
+
+    seen: list[dict[str, Any]] = []
+    trainer = Trainer(algorithm=choose, run_dir=tmp_path, initial_resources=prompt("first"))
+    await trainer.fit_async(right_at_times, val_dataset=[0, 1, 2, 3])
+    await trainer.store.aclose()
+    [found] = seen
+    assert (found["difference"]["difference"], found["before"]["mean"], found["after"]["mean"]) == (0.5, 0.5, 1.0)
+    assert [found[name]["low"] for name in ("difference", "before", "after")] == [None, None, None]
 
 
 async def test_a_copy_stays_open_while_it_is_read(tmp_path: Path) -> None:

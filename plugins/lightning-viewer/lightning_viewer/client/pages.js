@@ -62,12 +62,12 @@ function Verdict({ data }) {
   const measured = found.after || found.before;
   const rows = [found.before && { name: found.after ? "before" : "the first", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
   return html`<section class="card verdict">
-    <h2>Reward on ${samplesName(found.mode)}</h2>
+    <h2>Reward on ${samplesName(found.mode)}${found.kept_back && " that the search did not use"}</h2>
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
     ${difference && html`<${Difference} found=${difference} />`}
     ${!difference && measured && html`<p class="note">${measured.low !== null && measured.high !== null && `95% ${number(measured.low)} to ${number(measured.high)}, `}${samplesTold(measured)}</p>`}
     ${rows.length > 0 && html`<${Intervals} rows=${rows} />`}
-    ${found.mode === "val" && found.after && html`<p class="note">The best was chosen on these samples, which flatters it.${data.run.outcome !== "running" && " Give a test_dataset to measure it on others."}</p>`}
+    ${found.mode !== "test" && !found.kept_back && found.after && html`<p class="note">The best was chosen on these samples, which flatters it, so there is no interval.${data.run.outcome !== "running" && " Give a test_dataset to measure it on others."}</p>`}
   </section>`;
 }
 
