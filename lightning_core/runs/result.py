@@ -294,6 +294,12 @@ async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Fai
     return RolloutCounts(**counts), group_failures(failed)
 
 
+async def rewards_in(store: LightningStore) -> list[tuple[Rollout, float]]:
+    """Return the rollouts of a run that gave a reward, with it; without those that the algorithm made for itself."""
+    rollouts = [each for each in await store.query_rollouts() if not is_of_algorithm(each)]
+    return [(each, reward) for each in rollouts if (reward := await reward_of(store, each)) is not None]
+
+
 DELETED_USAGE = "lightning_core.deleted_usage"
 """Under this name the store has what deleted rollouts of a run used."""
 

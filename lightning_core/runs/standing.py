@@ -210,10 +210,12 @@ class Standing:
             self._run_id, self._began = run_id, self._clock()
             self._kept = RolloutCounts() if kept is None else kept
 
-    def add_usage(self, usage: Usage) -> None:
-        """Record what the agent has used that no attempt of this process tells, as before a run was taken up again."""
+    def take_over(self, usage: Usage, rewards: Iterable[tuple[Rollout, float]]) -> None:
+        """Record what a run that is taken up again has from before: what its agent used, and its rewards."""
         with self._lock:
             self._usage += usage
+            for rollout, reward in rewards:
+                self._add_reward(rollout, reward)
 
     def end(self) -> None:
         """Stop the clock; nothing runs any more."""
@@ -247,10 +249,13 @@ class Standing:
                 self._forget_old_ends()
             self._unrewarded += has_succeeded and reward is None
             if has_succeeded and reward is not None:
-                self._recent.append(reward)
-                versions = self._rewards.setdefault(rollout.mode, {})
-                versions.setdefault(rollout.resources_id, _Rewards()).add(sample_key(rollout.input), reward)
+                self._add_reward(rollout, reward)
         return usage
+
+    def _add_reward(self, rollout: Rollout, reward: float) -> None:
+        self._recent.append(reward)
+        versions = self._rewards.setdefault(rollout.mode, {})
+        versions.setdefault(rollout.resources_id, _Rewards()).add(sample_key(rollout.input), reward)
 
     def step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Record what the algorithm reports."""

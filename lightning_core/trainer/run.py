@@ -24,7 +24,7 @@ from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import Origin, describe_origin
 from lightning_core.runs.recording import Recording
-from lightning_core.runs.result import failed_hooks, sum_usage
+from lightning_core.runs.result import failed_hooks, rewards_in, sum_usage
 from lightning_core.runs.standing import Onlooker, expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
@@ -144,9 +144,10 @@ class Run:
                 await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
                 if self._recording is not None and self._recording.is_resumed:
                     used = (await sum_usage(self._store)).agent
+                    rewards = await rewards_in(self._store)
                     for onlooker in hooks:
                         if isinstance(onlooker, Onlooker):
-                            onlooker.standing.add_usage(used)
+                            onlooker.standing.take_over(used, rewards)
                 async with self._progress.telling(hooks):
                     status = await self._work()
         except asyncio.CancelledError:

@@ -357,6 +357,8 @@ async def test_a_resumed_run_goes_on_with_what_is_left(engine: FakeEngine, tmp_p
     assert result.budget.used["calls"] == len(engine.received) == 8
     shown = display.standing.snapshot()
     assert (shown.usage.calls, shown.retried) == (result.usage.agent.calls, result.rollouts.retried)
+    assert shown.reward is not None
+    assert shown.reward.n == 8  # those from before count, too
     await more.store.aclose()
 
 
