@@ -225,7 +225,7 @@ class Bench:
 
 @contextmanager
 def agl_store(*options: str) -> Iterator[tuple[str, int]]:
-    """Run `agl store` with these options, on a free port; give its address and the id of its process."""
+    """Run `agl serve store` with these options, on a free port; give its address and the id of its process."""
     command = [sys.executable, "-m", "lightning_core", "store", "--port", "0", "--drain-seconds", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGL_")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, process_group=0) as process:
@@ -244,7 +244,7 @@ def agl_store(*options: str) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def our_server() -> Iterator[Bench]:
-    """Run `agl store`, and print how long it takes from the command to the first answer."""
+    """Run `agl serve store`, and print how long it takes from the command to the first answer."""
     begin = time.perf_counter()
     with agl_store() as (url, pid):
         with urllib.request.urlopen(f"{url}/v1/agl/health") as answer:

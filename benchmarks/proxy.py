@@ -149,7 +149,7 @@ def serve_proxy(channel: Connection) -> None:
         await proxy.start()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(100_000, 20, 20)  # as `agl proxy` does
+        gc.set_threshold(100_000, 20, 20)  # as `agl serve proxy` does
         base = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).get_base_url()
         channel.send((base, time.perf_counter() - began))
         while await asyncio.to_thread(channel.recv):

@@ -6,8 +6,9 @@
     python benchmarks/scale.py           # all of them, in about ten minutes
 
 `--quick` makes each part small; `--stores` and `--counts` choose what is measured. The runners, the algorithm's
-`run_batch`, the client, and `agl store` are the real ones, in processes of their own on this machine; only the agent is
-not, which waits and returns five spans. CPU seconds stand beside the clock's, since the machine may do other things.
+`run_batch`, the client, and `agl serve store` are the real ones, in processes of their own on this machine; only the
+agent is not, which waits and returns five spans. CPU seconds stand beside the clock's, since the machine may do other
+things.
 """
 
 import argparse
@@ -118,7 +119,7 @@ def run_runners(urls: Sequence[str], numbers: Sequence[int], heartbeat: float, c
         await asyncio.sleep(60)  # until it is killed, with its rollouts under way
 
     logging.disable(logging.WARNING)  # a store that is too slow for them shows in the table
-    work_in_process(run())  # as `agl runner` does
+    work_in_process(run())  # as `agl worker` does
 
 
 @contextmanager
@@ -172,7 +173,7 @@ class Served:
 
 @contextmanager
 def served(store: str, lease_seconds: float) -> Iterator[Served]:
-    """Serve an empty store, by `agl store`."""
+    """Serve an empty store, by `agl serve store`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-")))
         options, count, databases = [], 1, []

@@ -48,5 +48,5 @@ if __name__ == "__main__":
     try:
         best = asyncio.run(search(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:4747", rooms.train()))
     except RunEnded as exc:
-        sys.exit(f"{exc}; start `agl store` and `agl runner` anew for another search")
+        sys.exit(f"{exc}; start `agl serve store` and `agl worker` anew for another search")
     print(f"best: {best.splitlines()[0]}")

@@ -52,7 +52,7 @@ def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(run_py
     store, url = start(*AGL, "store", "--port", "0")
     key = {"OPENAI_API_KEY": "local", "OPENAI_BASE_URL": base_url}
     worker = subprocess.Popen(
-        [sys.executable, *AGL, "runner", "config.yaml", "--store", url, "--concurrency", "4"],
+        [sys.executable, *AGL, "worker", "config.yaml", "--store", url, "--concurrency", "4"],
         cwd=HERE,
         env=ENVIRONMENT | key,
     )
@@ -70,7 +70,7 @@ def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(run_py
             check=False,
         )
         assert again.returncode == 1
-        assert "has ended; there is no more work; start `agl store`" in again.stderr
+        assert "has ended; there is no more work; start `agl serve store`" in again.stderr
     finally:
         for process in (worker, store, model):
             process.terminate()

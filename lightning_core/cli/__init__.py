@@ -4,12 +4,14 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
+from lightning_core.cli.serve import SERVERS
 from lightning_core.errors import (
     BrokenPlugin,
     ConfigError,
@@ -50,6 +52,19 @@ class WrongUse(Failure):
     exit_code = 2
 
 
+_NAME_WIDTH = 13
+_WHOLE_SENTENCE = 1000
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Start": ("init", "run", "train", "resume", "worker"),
+    "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import"),
+    "Check": ("eval", "gate", "judge-check", "referee"),
+    "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "prometheus", "vllm"),
+    "Other": ("plugins", "completion", "store backup", "store compact"),
+}
+"""In which section of `agl --help` each command is; those of other distributions are added to the last one."""
+
+
 class CommandGroup(click.Group):
     """The subcommands that the installed distributions offer, and what their exceptions mean to a shell.
 
@@ -58,8 +73,9 @@ class CommandGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the names, from metadata alone."""
-        return list(dict.fromkeys(component.name for component in default_registry().components("commands")))
+        """List the names, from metadata alone; without the older ones of what `agl serve` has."""
+        names = dict.fromkeys(component.name for component in default_registry().components("commands"))
+        return [name for name in names if name not in ("proxy", "legacy")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one subcommand; None for one that cannot be had, while a shell asks for completions.
@@ -88,19 +104,26 @@ class CommandGroup(click.Group):
             raise _in_one_line(exc) from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of subcommands; one that is broken is listed with the reason."""
-        rows = []
-        for name in self.list_commands(ctx):
-            try:
-                command = self.get_command(ctx, name)
-            except BrokenPlugin as exc:
-                rows.append((name, f"BROKEN: {exc}"))
-                continue
-            if command is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(limit=formatter.width)))
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        """Write the installed subcommands by section; one that is broken is listed with the reason."""
+        placed = {name.split()[0] for names in SECTIONS.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in placed]
+        for section, names in SECTIONS.items():
+            rows = []
+            for name in (*names, *others) if section == "Other" else names:
+                try:
+                    command: click.Command | None = self
+                    for word in name.split():
+                        command = command.get_command(ctx, word) if isinstance(command, click.Group) else None
+                except click.UsageError:  # it is not installed
+                    continue
+                except BrokenPlugin as exc:
+                    rows.append((name.ljust(_NAME_WIDTH), f"BROKEN: {exc}"))
+                    continue
+                if command is not None and not command.hidden:
+                    rows.append((name.ljust(_NAME_WIDTH), command.get_short_help_str(limit=_WHOLE_SENTENCE)))
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand."""

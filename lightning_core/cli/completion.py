@@ -12,7 +12,7 @@ VARIABLE = "_AGL_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a SHELL complete commands, options and files of `agl`.
+    """Print what makes a SHELL complete `agl`.
 
     Put the line for your shell into its start-up file:
 

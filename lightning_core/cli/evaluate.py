@@ -73,7 +73,7 @@ def evaluate(
     pass_at: float,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Evaluate the agent of a CONFIG file: reward, pass@k and pass^k, time and cost of a rollout, failures by cause.
+    """Evaluate the agent of a CONFIG file: reward, pass@k, cost.
 
     Its algorithm is not run. The run has a folder, as one of agl train has, with each outcome in evaluation.json. The
     exit status is that of agl train. With --model, ARGUMENTS behind -- are vLLM's own.

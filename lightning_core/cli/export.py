@@ -34,7 +34,7 @@ from lightning_core.cli.options import runs_dir_option, runs_root
 @click.option("--endpoint", metavar="URL", help="For otlp: where traces go; by default what the environment says.")
 @runs_dir_option
 def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **given: Any) -> None:
-    """Write what a RUN has made, in a form that other programs read.
+    """Write what a RUN has made in a form for other programs.
 
     RUN is an id, the beginning of one, or the path of its folder.
 

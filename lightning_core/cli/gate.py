@@ -53,7 +53,7 @@ def gate(
     markdown: Path | None,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Check that the agent of a CONFIG file is not worse than it was when agl eval measured it.
+    """Check that an agent is not worse than agl eval measured it.
 
     The samples of both are run in a random order, until it is clear. The exit status is 0 when the reward drops by less
     than --max-drop, 1 when it drops by more or the run failed, 2 when the command is wrong, 3 when the budget was used

@@ -20,9 +20,10 @@ class CannotWrite(click.ClickException):
 @click.command()
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path())
 def init(folder: Path) -> None:
-    """Write a small project into DIR (by default, into the current folder): agent, data, config and tests.
+    """Write a small project into DIR, which trains at once.
 
-    It trains at once, with no account and no network. It never overwrites a file.
+    It has an agent, data, a config and tests, and needs no account and no network. Without DIR it is in the current
+    folder. No file is ever overwritten.
 
     \b
     Example:

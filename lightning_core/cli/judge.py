@@ -1,4 +1,4 @@
-"""`agl judge`: how well the grader of a config agrees with people."""
+"""`agl judge-check`: how well the grader of a config agrees with people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,13 +22,13 @@ MAX_SHOWN = 10
     overrides="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
 )
 @click.pass_context
-def judge(
+def judge_check(
     context: click.Context,
     config: Path,
     labels: Path,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Compare the grader of a CONFIG file, such as a judge, with the labels that people gave.
+    """Compare the grader of a CONFIG file with people's labels.
 
     LABELS is a dataset file. Each of its samples has a `task`, a `result`, which is what an agent returned, and a
     `label`, which is the reward that a person gives for it. The grader scores each result; it does not see the label.
@@ -36,8 +36,8 @@ def judge(
 
     \b
     Example:
-      agl judge config.yaml labels.jsonl
-      agl judge config.yaml labels.jsonl --set reward.model=large
+      agl judge-check config.yaml labels.jsonl
+      agl judge-check config.yaml labels.jsonl --set reward.model=large
     """
     # Imported here, so that listing the commands stays fast.
     from lightning_core.algorithm.labels import LabelAgreement

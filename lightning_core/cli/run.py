@@ -52,7 +52,7 @@ def run(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run one task and show what the agent did, as a tree: calls of models, messages, rewards, errors.
+    """Run one task, and show what the agent did as a tree.
 
     AGENT is module:object or file.py:object. The exit status is 0 when the agent did the task, with or without a
     reward, 1 when it failed, 2 when the command is wrong, 130 when it was interrupted.

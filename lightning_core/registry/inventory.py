@@ -62,8 +62,25 @@ SINGULAR: Mapping[Kind, str] = {
 ALIASES: Mapping[Kind, Mapping[str, str]] = {
     "algorithms": {"fast": "baseline"},
     "strategies": {"shm": "local", "cs": "processes"},
+    "commands": {"judge": "judge-check", "runner": "worker"},
 }
 """Other names of a component, per kind: alias -> name."""
+
+MEANT: Mapping[Kind, Mapping[str, str]] = {
+    "commands": {
+        **dict.fromkeys(("dashboard", "open", "view", "viewer"), "ui"),
+        **dict.fromkeys(("history", "list", "ls", "status"), "runs"),
+        **dict.fromkeys(("inspect", "log", "logs", "trace"), "show"),
+        **dict.fromkeys(("fit", "optimize", "start"), "train"),
+        **dict.fromkeys(("evaluate", "measure", "test"), "eval"),
+        **dict.fromkeys(("create", "new"), "init"),
+        **dict.fromkeys(("diff",), "compare"),
+        **dict.fromkeys(("continue",), "resume"),
+        **dict.fromkeys(("server",), "serve"),
+        **dict.fromkeys(("watch",), "top"),
+    },
+}
+"""Words that are not names, per kind: what people type, and the name that an error asks for."""
 
 State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
 """How a component stands.

@@ -31,12 +31,12 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "proxy": "lightning-proxy",
         "referee": "lightning-referee",
         "report": "lightning-viewer",
-        "runner": "lightning-http",
         "show": "lightning-viewer",
         "store": "lightning-http",
         "top": "lightning-viewer",
         "ui": "lightning-viewer",
         "vllm": "lightning-verl",
+        "worker": "lightning-http",
     },
     "exports": {
         "atif": "lightning-export",

@@ -72,7 +72,7 @@ class Playground:
         return self._log(self._started.index(process)).read_text(errors="replace")
 
     def served_runs(self) -> list[str]:
-        """Return which run each `agl store` said that it serves, in the order of their starts."""
+        """Return which run each `agl serve store` said that it serves, in the order of their starts."""
         logs = [self.log(process) for process in self._started]
         return [found[1] for log in logs if (found := re.match(r"store of run (\S+) at ", log))]
 

@@ -82,11 +82,11 @@ async def test_run_over_several_commands_survives_the_kill_of_any_process(playgr
     store_file = playground.folder / "store.db"
 
     def serve() -> Program:
-        return playground.agl("store", "--backend", "sqlite", "--path", store_file, "--port", port)
+        return playground.agl("serve", "store", "--backend", "sqlite", "--path", store_file, "--port", port)
 
     def join() -> Program:
         options = ("--n-runners", 2, "--concurrency", CONCURRENCY, "--max-restarts", 1000)
-        return playground.agl("runner", "config.yaml", "--store", f"http://127.0.0.1:{port}", *options)
+        return playground.agl("worker", "config.yaml", "--store", f"http://127.0.0.1:{port}", *options)
 
     server = serve()
     playground.wait_until(lambda: is_served(port), "the server")

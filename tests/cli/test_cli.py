@@ -106,8 +106,8 @@ def test_command_that_is_none_is_refused() -> None:
 def test_help_lists_the_commands_and_survives_a_broken_one() -> None:
     result = CliRunner().invoke(agl, ["--help"])
     assert result.exit_code == 0
-    assert "fail    Raise what is asked for." in result.stdout
-    assert "broken  BROKEN: command 'broken' of somebodys 0.1" in result.stdout
+    assert "fail           Raise what is asked for." in result.stdout
+    assert "broken         BROKEN: command 'broken' of somebodys 0.1" in result.stdout
     assert "Not listed" not in result.stdout
 
 

@@ -1,6 +1,7 @@
 """Every command says how it is used, and a shell can complete it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lightning_core.cli import agl
+from lightning_core.cli import SECTIONS, agl
 from lightning_core.cli.completion import SHELLS, completion
+from lightning_core.registry import default_registry
+from lightning_core.registry.inventory import ALIASES, MEANT
+from lightning_core.registry.ships_in import SHIPS_IN
 
 
 def commands() -> dict[str, click.Command]:
@@ -21,6 +25,13 @@ def commands() -> dict[str, click.Command]:
             command = agl.get_command(context, name)
             assert command is not None
             found[f"agl {name}"] = command
+            if name == "serve":
+                assert isinstance(command, click.Group)
+                inner = click.Context(command, context, info_name=name)
+                for each in command.list_commands(inner):
+                    served = command.get_command(inner, each)
+                    assert served is not None
+                    found[f"agl serve {each}"] = served
     return found
 
 
@@ -36,6 +47,64 @@ def test_help_of_every_command_has_an_example_of_it(name: str) -> None:
 def test_every_option_of_every_command_says_what_it_does(name: str) -> None:
     options = [parameter for parameter in commands()[name].params if isinstance(parameter, click.Option)]
     assert [option.name for option in options if not option.help] == []
+
+
+def test_help_has_each_command_in_a_section_and_its_text_uncut() -> None:
+    shown = CliRunner().invoke(agl, ["--help"], terminal_width=80).stdout
+    assert re.findall(r"^(\w+):$", shown, re.M) == ["Options", "Start", "Look", "Check", "Serve", "Other"]
+    assert "..." not in shown.partition("\nStart:")[2]
+    for name in commands():
+        if name not in ("agl", "agl serve", "agl store"):  # of these two the commands below them are listed
+            assert re.search(rf"^  {name.removeprefix('agl ')}  ", shown, re.M), name
+    assert re.search(r"^  serve store  .*$", shown, re.M)
+    assert not re.search(r"^  (store|proxy|legacy|judge|runner)  ", shown, re.M)
+
+
+def test_command_of_another_distribution_is_listed_last() -> None:
+    @click.command(help="Do something else.")
+    def other() -> None: ...
+
+    with default_registry().register("commands", "other", other):
+        shown = CliRunner().invoke(agl, ["--help"]).stdout
+    assert "  other          Do something else." in shown.partition("\nOther:\n")[2]
+
+
+def test_each_place_in_help_is_that_of_a_command_that_there_is() -> None:
+    known = {each.name for each in default_registry().components("commands")} | SHIPS_IN["commands"].keys()
+    assert {name.split()[0] for names in SECTIONS.values() for name in names} <= known
+    assert {*ALIASES["commands"].values(), *MEANT["commands"].values()} <= known
+    assert not MEANT["commands"].keys() & known
+
+
+@pytest.mark.parametrize(
+    ("older", "name"),
+    [
+        ("store", "serve store"),
+        ("store backup", "serve store backup"),
+        ("proxy", "serve proxy"),
+        ("legacy", "serve legacy"),
+        ("runner", "worker"),
+        ("judge", "judge-check"),
+    ],
+)
+def test_older_name_is_the_same_command(older: str, name: str) -> None:
+    shown = [CliRunner().invoke(agl, [*words.split(), "--help"]) for words in (older, name)]
+    assert [each.exit_code for each in shown] == [0, 0]
+    first, second = (each.stdout.partition("\n")[2] for each in shown)
+    assert first == second
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("view", "ui"), ("list", "runs"), ("logs", "show"), ("trian", "train")])
+def test_word_for_a_command_finds_it(typed: str, meant: str) -> None:
+    result = CliRunner().invoke(agl, [typed])
+    assert result.exit_code == 2
+    assert f"Error: no command named {typed!r}; " in result.stderr
+    assert result.stderr.endswith(f" Did you mean {meant!r}? Or see `agl --help`\n")
+
+
+def test_command_that_does_not_serve_is_refused_by_serve() -> None:
+    result = CliRunner().invoke(agl, ["serve", "train"])
+    assert (result.exit_code, result.stderr) == (2, "Error: No such command 'train'; see `agl serve --help`\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -1,4 +1,4 @@
-"""`agl judge`: how well a grader agrees with people."""
+"""`agl judge-check`: how well a grader agrees with people."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
-from lightning_core.cli.judge import judge
+from lightning_core.cli.judge import judge_check
 from lightning_core.registry import default_registry
 from lightning_core.runs.folder import runs_in
 
@@ -41,9 +41,9 @@ def agl_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, LABELS)))
 
     def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(agl, ["judge", "config.yaml", "labels.jsonl", *arguments])
+        return CliRunner().invoke(agl, ["judge-check", "config.yaml", "labels.jsonl", *arguments])
 
-    with default_registry().register("commands", "judge", judge):
+    with default_registry().register("commands", "judge-check", judge_check):
         yield invoke
     sys.modules.pop("judged_graders", None)
 

@@ -382,7 +382,7 @@ def test_a_comparison_with_labels_that_goes_on_shows_the_agreement(tmp_path: Pat
     labels = [{"task": "Ask.", "result": each, "label": 1} for each in ("a, please", "b, please", "c", "d, please")]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
     grader = ["--set", "reward=graders.py:polite"]
-    killed = run_agl(tmp_path, "judge", "config.yaml", "labels.jsonl", *grader, kill="rollout_end:2")
+    killed = run_agl(tmp_path, "judge-check", "config.yaml", "labels.jsonl", *grader, kill="rollout_end:2")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
     assert resumed.returncode == 0, resumed.stderr

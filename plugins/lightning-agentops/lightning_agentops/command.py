@@ -17,10 +17,10 @@ DEFAULT_PORT = 4749
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
 def agentops(url: str, key: str | None, run_id: str | None, host: str, port: int) -> None:
-    """Take what programs with agentops.init() report, into a store, until SIGTERM or Ctrl-C.
+    """Take what programs with agentops.init() report into a store.
 
-    A program learns of it by AGENTOPS_API_ENDPOINT and AGENTOPS_EXPORTER_ENDPOINT. Nothing goes on to AgentOps. The
-    exit status is 0, or 2 when the command is wrong or the store cannot be reached.
+    It ends by SIGTERM or Ctrl-C. A program learns of it by AGENTOPS_API_ENDPOINT and AGENTOPS_EXPORTER_ENDPOINT.
+    Nothing goes on to AgentOps. The exit status is 0, or 2 when the command is wrong or the store cannot be reached.
 
     \b
     Example:

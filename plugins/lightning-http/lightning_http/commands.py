@@ -1,4 +1,4 @@
-"""`agl store` serves a store; `agl runner` works for a run whose store is served elsewhere."""
+"""`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
 import math
 import re
@@ -106,7 +106,8 @@ def store(
 
     \b
     Example:
-      AGL_KEY=secret agl store --host 0.0.0.0 --backend sqlite --path runs/store.db
+      AGL_KEY=secret agl serve store --host 0.0.0.0 --backend sqlite --path runs/store.db
+      agl store backup runs/store.db backup.db
     """
     if context.invoked_subcommand is not None:
         return
@@ -202,7 +203,7 @@ def store(
 @click.option("--backend", default="sqlite", show_default=True, help="The store that keeps its data in SOURCE.")
 @runs_dir_option
 def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> None:
-    """Copy the store of SOURCE, a run or a file, to the new file TARGET.
+    """Copy the store of a run, or a file, to the new file TARGET.
 
     A run or a server that writes to it goes on meanwhile.
 
@@ -238,11 +239,11 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 @click.option("--all", "also_resumable", is_flag=True, help="With --content-days: also of runs that could be resumed.")
 @runs_dir_option
 def compact(source: str, backend: str, content_days: float | None, also_resumable: bool, runs_dir: Path | None) -> None:
-    """Give the room of what was deleted from the store of SOURCE, a run or a file, back to the disk.
+    """Give the room of what was deleted back to the disk.
 
-    Nothing may use the store meanwhile. Without --all, nothing is dropped of a run that can be resumed, as it did not
-    succeed. In a file that several runs share that is known of those whose folders are among the runs; of others
-    nothing is dropped that have not ended.
+    SOURCE is a run, or the file of a store. Nothing may use the store meanwhile. Without --all, nothing is dropped of a
+    run that can be resumed, as it did not succeed. In a file that several runs share that is known of those whose
+    folders are among the runs; of others nothing is dropped that have not ended.
 
     \b
     Example:
@@ -380,7 +381,7 @@ def _options(settings: Iterable[str]) -> dict[str, Any]:
     help="Set a value over that of the file, as in agl train. Can be repeated.",
 )
 @click.pass_context
-def runner(
+def worker(
     context: click.Context,
     config: Path,
     url: str,
@@ -391,7 +392,7 @@ def runner(
     max_restarts: int,
     overrides: tuple[str, ...],
 ) -> None:
-    """Run the agent of a CONFIG file for a run that goes on somewhere else, until that ends.
+    """Run the agent of a CONFIG file for a run elsewhere.
 
     Of the file, the agent, the runner, the tracer, the grader and the hooks are used. The exit status is 0 when the run
     has ended, 1 when the processes died too often or the store was lost, 2 when the command or the config is wrong, 130
@@ -399,7 +400,7 @@ def runner(
 
     \b
     Example:
-      AGL_KEY=secret agl runner config.yaml --store http://10.0.0.5:4747 --n-runners 4
+      AGL_KEY=secret agl worker config.yaml --store http://10.0.0.5:4747 --n-runners 4
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio
@@ -459,7 +460,7 @@ def runner(
 )
 @click.option("--access-log", is_flag=True, help="Log each request, at level INFO.")
 def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_log: bool) -> None:
-    """Serve what other processes count for Prometheus, in a process of its own.
+    """Serve what other processes count for Prometheus.
 
     They and this command have the same folder in PROMETHEUS_MULTIPROC_DIR, which is empty at first. Counters and
     histograms are shared through it; how a store stands is at GET /metrics of its server alone.
@@ -467,7 +468,7 @@ def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_l
     \b
     Example:
       export PROMETHEUS_MULTIPROC_DIR=/tmp/metrics
-      agl store &
+      agl serve store &
       agl prometheus --port 4748
     """
     # Imported here, so that listing the commands stays fast.

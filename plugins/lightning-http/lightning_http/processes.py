@@ -50,7 +50,7 @@ def _as_port(value: object, source: str) -> int:
 logger = logging.getLogger(__name__)
 
 STORE_PORT = 4747
-"""Where `agl store` serves, unless it is told otherwise."""
+"""Where `agl serve store` serves, unless it is told otherwise."""
 
 Role = Literal["algorithm", "runner", "both"]
 INTERRUPTED_SECONDS = 1.0

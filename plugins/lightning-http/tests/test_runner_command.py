@@ -1,4 +1,4 @@
-"""`agl runner` as a person uses it."""
+"""`agl worker` as a person uses it."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from lightning_core.algorithm import run_batch
 from lightning_core.cli import agl
 from lightning_core.store import InMemoryLightningStore, LightningStore
 
-COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "runner"]
+COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "worker"]
 
 AGENT = """
 import asyncio, os
@@ -126,7 +126,7 @@ async def test_it_works_for_a_run_until_that_ends(folder: Path, monkeypatch: pyt
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    """Where an `agl store` serves."""
+    """Where an `agl serve store` serves."""
     command = [sys.executable, "-W", "error", "-m", "lightning_core", "store", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment())
     try:
@@ -259,7 +259,7 @@ def test_wrong_argument_is_named_with_status_2(
     monkeypatch.chdir(folder)
     clean = dict.fromkeys(os.environ.keys() - environment().keys())
     sys.modules.pop("solving", None)  # of another folder
-    done = CliRunner(env=clean).invoke(agl, ["runner", "config.yaml", *arguments])
+    done = CliRunner(env=clean).invoke(agl, ["worker", "config.yaml", *arguments])
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr.splitlines()[-1]
 

@@ -1,4 +1,4 @@
-"""`agl store` as a person uses it."""
+"""`agl serve store` as a person uses it."""
 
 import asyncio
 import os

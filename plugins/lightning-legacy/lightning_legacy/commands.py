@@ -1,4 +1,4 @@
-"""`agl legacy` lets agents that know only 0.1's or 0.2's protocol work for a run of today."""
+"""`agl serve legacy` lets agents that know only 0.1's or 0.2's protocol work for a run of today."""
 
 import click
 
@@ -23,13 +23,14 @@ CONNECT_SECONDS = 5.0
 )
 @click.option("--task-timeout", default=300.0, show_default=True, help="How many seconds an agent may take for a task.")
 def legacy(url: str, run_id: str | None, host: str, port: int, key: str | None, task_timeout: float) -> None:
-    """Serve the protocol of agentlightning 0.1 and 0.2 for a run whose store is served elsewhere.
+    """Serve a run to agents of agentlightning 0.1 and 0.2.
 
-    It ends with the run, when its store cannot be reached any more, and by Ctrl-C.
+    The store of the run is served elsewhere. It ends with the run, when its store cannot be reached any more, and by
+    Ctrl-C.
 
     \b
     Example:
-      agl legacy --store http://127.0.0.1:4747 --port 9999
+      agl serve legacy --store http://127.0.0.1:4747 --port 9999
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio

@@ -1,4 +1,4 @@
-"""The store by its name: `agl store`, and a run whose store it is. No password is written down or shown."""
+"""The store by its name: `agl serve store`, and a run whose store it is. No password is written down or shown."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
 
 @contextmanager
 def serving(*arguments: str, **variables: str) -> Iterator[str]:
-    """Run `agl store`, and return the address that it prints."""
+    """Run `agl serve store`, and return the address that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lightning_core", "store", "--port", "0", "--drain-seconds", "0", *MONGO, *arguments],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`agl proxy`: stand between agents and models, in a process of its own."""
+"""`agl serve proxy`: stand between agents and models, in a process of its own."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,14 +38,15 @@ def proxy(
     port: int | None,
     key: str | None,
 ) -> None:
-    """Serve the models of a CONFIG file to agents until SIGTERM or Ctrl-C.
+    """Serve the models of a CONFIG file to agents.
 
-    The file has a `model_list` as LiteLLM has it, and may have `store`, `host`, `port`, `budget` and the other options
-    of LLMProxy. The exit status is 0, or 2 when the command or the config is wrong, or the store cannot be reached.
+    It ends by SIGTERM or Ctrl-C. The file has a `model_list` as LiteLLM has it, and may have `store`, `host`, `port`,
+    `budget` and the other options of LLMProxy. The exit status is 0, or 2 when the command or the config is wrong, or
+    the store cannot be reached.
 
     \b
     Example:
-      AGL_KEY=secret agl proxy models.yaml --store http://127.0.0.1:4747
+      AGL_KEY=secret agl serve proxy models.yaml --store http://127.0.0.1:4747
     """
     # Imported here, so that listing the commands stays fast.
     import uvloop
@@ -138,7 +139,7 @@ async def _reach(store: "LightningStore") -> None:
         await asked
     except StoreUnavailable as exc:
         raise ConfigError(
-            f"{exc}; is it served there, as by 'agl store' or a run, and can its address be reached from here? "
+            f"{exc}; is it served there, as by 'agl serve store' or a run, and can its address be reached from here? "
             "--store names another"
         ) from exc
     except AccessDenied as exc:

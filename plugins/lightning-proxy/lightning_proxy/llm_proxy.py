@@ -59,7 +59,7 @@ class LLMProxy(AddressedProxy):
         store: Where calls are recorded. Needed unless `allow_unattributed` is set.
         host: The address to listen on. One that other machines can reach demands a key.
         num_retries: How often a call is tried again that was refused before it was answered.
-        launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl proxy` runs in a process of its own.
+        launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl serve proxy` runs in a process of its own.
         launcher_args: In place of `host`, `port` and `launch_mode`: an object that has them.
         key: What its controllers send, and what the keys of attempts are derived from: that of the store's server. None
             for the variable `AGL_KEY`, `""` for none.

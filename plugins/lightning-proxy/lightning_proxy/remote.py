@@ -1,4 +1,4 @@
-"""A proxy by its address: what an agent is given to call it, and one that runs by itself, as `agl proxy` does."""
+"""A proxy by its address: what an agent is given to call it, and one that runs by itself, as `agl serve proxy` does."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""`agl proxy` as a person uses it."""
+"""`agl serve proxy` as a person uses it."""
 
 import asyncio
 import os
@@ -131,8 +131,8 @@ def test_a_store_that_is_not_there_is_one_error(tmp_path: Path, monkeypatch: pyt
     told = refused(config(tmp_path, "http://127.0.0.1:1/v1"), "--store", url)
     assert told.startswith(f"Error: the store at {url} was out of reach for ")
     assert told.endswith(
-        "; is it served there, as by 'agl store' or a run, and can its address be reached from here? --store names "
-        "another"
+        "; is it served there, as by 'agl serve store' or a run, and can its address be reached from here? --store "
+        "names another"
     )
 
 

@@ -56,11 +56,12 @@ def referee(
     port: int,
     **options: Unpack[RunOptions],
 ) -> None:
-    """Let another program improve the prompts of a CONFIG file, over HTTP and MCP.
+    """Let other programs improve prompts, over HTTP and MCP.
 
-    It submits candidates, and is told how they do on training samples. A few of them can challenge the best one on
-    validation samples, which it never sees; it is told whether they are better. When it finishes, its choice is
-    measured on the test samples. The config's algorithm is not run. Whoever submits needs the key in AGL_REFEREE_KEY.
+    The prompts are those of a CONFIG file. A program submits candidates, and is told how they do on training samples. A
+    few of them can challenge the best one on validation samples, which it never sees; it is told whether they are
+    better. When it finishes, its choice is measured on the test samples. The config's algorithm is not run. Whoever
+    submits needs the key in AGL_REFEREE_KEY.
 
     \b
     Example:

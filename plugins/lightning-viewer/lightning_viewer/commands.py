@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def report(
     run: str | None, other: str | None, output: Path | None, no_traces: bool, redact: bool, runs_dir: Path | None
 ) -> None:
-    """Write the report of a RUN: one HTML file, which needs no network. Without RUN, of the latest one.
+    """Write a RUN as one HTML file, which needs no network.
 
-    With OTHER, an earlier run, it has a page that compares the two sample by sample.
+    Without RUN it is the latest one. With OTHER, an earlier run, it has a page that compares the two sample by sample.
 
     Every run writes it at its end, unless it is interrupted. It has as many rollouts as fit, and up to 200 traces.
 
@@ -85,9 +85,10 @@ def show(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show a RUN, and its rollouts with the worst first; or the trace of one ROLLOUT. Without RUN, the latest one.
+    """Show a RUN with its rollouts, or the trace of one ROLLOUT.
 
-    RUN and ROLLOUT are ids, or the beginnings of them. A run that goes on is shown as it is at that moment.
+    The worst rollouts are first. Without RUN it is the latest one. RUN and ROLLOUT are ids, or the beginnings of them.
+    A run that goes on is shown as it is at that moment.
 
     \b
     Example:
@@ -150,7 +151,7 @@ def show(
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object with all samples instead.")
 @runs_dir_option
 def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path | None) -> None:
-    """Compare two runs sample by sample: BEFORE and AFTER, with the paired difference and its interval.
+    """Compare two runs sample by sample, with intervals.
 
     Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best, v2 or
     the beginning of a resources id.
@@ -188,14 +189,15 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
 @click.command()
 @click.argument("run", required=False)
 @click.option(
-    "--store", "url", metavar="URL", help="Look at the run of a store's server instead, as agl store prints it."
+    "--store", "url", metavar="URL", help="Look at the run of a store's server instead, as agl serve store prints it."
 )
 @runs_dir_option
 def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
-    """Watch a RUN that goes on elsewhere: its rollouts, rate, curve, failures and workers. Without RUN, the latest one.
+    """Watch a RUN that goes on elsewhere, in the terminal.
 
-    It looks about every second, at a copy of the run's store, so that the run does not wait for it; a server tells it
-    when there is something new. It ends with the run, or at Ctrl-C. Where stdout is not a terminal, it looks once.
+    Without RUN it is the latest one. It looks about every second, at a copy of the run's store, so that the run does
+    not wait for it; a server tells it when there is something new. It ends with the run, or at Ctrl-C. Where stdout is
+    not a terminal, it looks once.
 
     \b
     Example:
