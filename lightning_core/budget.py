@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import PositiveFloat
 
@@ -15,14 +15,25 @@ Limit = Literal["usd", "tokens", "calls", "seconds"]
 LIMITS: tuple[Limit, ...] = ("usd", "tokens", "calls", "seconds")
 
 
+class Reserve(NamedTuple):
+    """What a call may use at the most."""
+
+    tokens: int = 0
+    usd: float = 0.0
+
+
+NOTHING = Reserve()
+
+
 class Budget:
     """Counts what model calls use, and says when a limit is reached. One is shared by all who call; thread-safe.
 
-    When a limit is reached no further call starts. Calls that are under way then end, and count: their tokens and their
-    price are known only at their end.
+    A call reserves what it may use at the most before it starts, and settles when it ends. So parallel calls do not
+    pass a limit together, except by what one uses beyond its reserve. A budget is used up when a limit is reached, or
+    leaves too little for a call while no other is under way. No further call starts then.
 
     Args:
-        usd: US dollars; counted where prices are known.
+        usd: US dollars.
         tokens: Tokens of prompts and answers.
         calls: Calls that start.
         seconds: Time from `start` on.
@@ -46,11 +57,16 @@ class Budget:
         self.limits: Mapping[Limit, float] = {
             name: value for name, value in given.items() if value is not None and math.isfinite(value)
         }
+        self.whose = "the run's budget"
+        """For messages."""
         self._clock = clock
         self._lock = threading.Lock()
         self._began: float | None = None
         self._earlier_seconds = 0.0
         self._used: dict[Limit, float] = {"usd": 0.0, "tokens": 0, "calls": 0}
+        self._reserved = Reserve()
+        self._under_way = 0
+        self._room_listeners: list[Callable[[], object]] = []
         self._unpriced_calls = 0
         self._reached: Limit | None = None
         self._refused: Limit | None = None
@@ -143,18 +159,33 @@ class Budget:
             told = self._look()
         self._tell(told)
 
-    def start_call(self) -> None:
-        """Count a call that is about to start.
+    def start_call(self, reserve: Reserve = NOTHING, *, on_room: Callable[[], object] | None = None) -> bool:
+        """Count a call that is about to start, and reserve what it may use. Each call that starts ends with `end_call`.
+
+        Args:
+            reserve: What it may use at the most.
+            on_room: Called once, in the thread of `end_call`, when it is worth asking again. Without it the call is
+                refused where it would have to wait.
+
+        Returns:
+            Whether it may start. If not, other calls under way hold what it needs.
 
         Raises:
-            BudgetExhausted: When a limit is reached. It must not start.
+            BudgetExhausted: When the budget is used up. The call must not start.
         """
         self.start()
         with self._lock:
             told = self._look()
             refused = self._reached
+            if refused is None and (lacking := self._lacking(reserve)) is not None:
+                if self._under_way and on_room is not None:
+                    self._room_listeners.append(on_room)
+                    return False
+                told = refused = self._reached = lacking
             if refused is None:
                 self._used["calls"] += 1
+                self._under_way += 1
+                self._reserved = Reserve(self._reserved.tokens + reserve.tokens, self._reserved.usd + reserve.usd)
             else:
                 self._refused = refused
                 self._refusals += 1
@@ -162,21 +193,31 @@ class Budget:
         if refused is not None:
             for listener in tuple(self._refusal_listeners):
                 listener(refused)
-            raise BudgetExhausted(self.in_words())
+            lacks = self.used[refused] < self.limits[refused]
+            raise BudgetExhausted(f"{self.in_words()}{_advice(reserve) if lacks else ''}")
+        return True
 
-    def end_call(self, *, tokens: int = 0, usd: float | None = None) -> None:
-        """Count what a call used.
+    def end_call(self, reserve: Reserve = NOTHING, *, tokens: int = 0, usd: float | None = None) -> None:
+        """Count what a call used, and give back what it had reserved.
 
         Args:
+            reserve: What it started with.
             tokens: Of its prompt and its answer.
             usd: What it cost; None where that is not known.
         """
         with self._lock:
+            self._under_way -= 1
+            self._reserved = Reserve(self._reserved.tokens - reserve.tokens, self._reserved.usd - reserve.usd)
+            if not self._under_way:
+                self._reserved = Reserve()  # sums of floats leave a rest
             self._used["tokens"] += tokens
             self._used["usd"] += usd or 0.0
             self._unpriced_calls += usd is None
             told = self._look()
+            waiting, self._room_listeners = self._room_listeners, []
         self._tell(told)
+        for listener in waiting:
+            listener()
 
     def status(self) -> dict[str, Any]:
         """Return how it stands, for programs."""
@@ -192,8 +233,7 @@ class Budget:
         """Say how it stands."""
         used = self.used
         if self._reached is not None:
-            name = self._reached
-            return f"the run's budget of {self.limits[name]:g} {name} is used up ({used[name]:g} {name} by now)"
+            return f"{self.whose} {in_words_of_end(self._reached, self.limits, used)}"
         stands = [f"{used[name]:g} of {limit:g} {name}" for name, limit in self.limits.items()]
         return f"budget: {', '.join(stands) or 'no limits'}"
 
@@ -207,6 +247,16 @@ class Budget:
                 return name
         return None
 
+    def _lacking(self, reserve: Reserve) -> Limit | None:
+        """Return the limit that leaves too little for a call just now. In the lock."""
+        needs: dict[Limit, float] = {
+            "tokens": self._reserved.tokens + reserve.tokens,
+            "usd": self._reserved.usd + reserve.usd,
+        }
+        return next(
+            (name for name, need in needs.items() if self._used[name] + need > self.limits.get(name, math.inf)), None
+        )
+
     def _elapsed(self) -> float:
         return self._earlier_seconds + (0.0 if self._began is None else self._clock() - self._began)
 
@@ -214,3 +264,14 @@ class Budget:
         if reached is not None:
             for listener in tuple(self._listeners):
                 listener(reached)
+
+
+def _advice(reserve: Reserve) -> str:
+    cost = f" and {reserve.usd:.4g} usd" if reserve.usd else ""
+    return f"; it may use {reserve.tokens:,} tokens{cost}, and less with a smaller max_tokens"
+
+
+def in_words_of_end(name: str, limits: Mapping[Any, float], used: Mapping[Any, float]) -> str:
+    """Say how a limit has ended a budget, for behind the budget's name."""
+    how = "is used up" if used[name] >= limits[name] else "leaves too little for another call"
+    return f"of {limits[name]:g} {name} {how} ({used[name]:.4g} {name} by now)"

@@ -49,6 +49,13 @@ class ModelProxy(Startable):
             ConfigError: Says what is wrong: an option, the model list, a backend.
         """
 
+    def require_prices(self) -> None:
+        """Check that the price of each model is known, because money is limited.
+
+        Raises:
+            ConfigError: Names a model whose price is not.
+        """
+
     @staticmethod
     @abstractmethod
     async def flush_calls(

@@ -13,6 +13,7 @@ from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, 
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm, usage_past_proxy
+from lightning_core.budget import in_words_of_end
 from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
 from lightning_core.secrets import hide_in_text
@@ -198,7 +199,7 @@ class BudgetUse:
         name = self.ended_by
         whose = "the run's budget" if self.proxy is None else f"the budget of the proxy at {self.proxy},"
         if name is not None:
-            words = f"{whose} of {self.limits[name]:g} {name} is used up ({self.used[name]:.4g} {name} by now)"
+            words = f"{whose} {in_words_of_end(name, self.limits, self.used)}"
         else:
             stands = [f"{self.used[each]:.4g} of {limit:g} {each}" for each, limit in self.limits.items()]
             of = "the budget" if self.proxy is None else f"the budget of the proxy at {self.proxy}"

@@ -211,11 +211,8 @@ def check_budget(
             f"budget limits {', '.join(counted)}, but the llm_proxy runs already, without a budget: give it one when "
             "it is made, LLMProxy(budget=...), or let the trainer start it"
         )
-    if "usd" in budget.limits and proxy is not None and not _has_prices(proxy.model_list):
-        raise ConfigError(
-            "budget limits usd, and no model of the llm_proxy has a price: give input_cost_per_token and "
-            "output_cost_per_token in its litellm_params"
-        )
+    if "usd" in budget.limits and proxy is not None:
+        proxy.require_prices()
     return spec
 
 
@@ -388,13 +385,3 @@ class BudgetOfRun:
 
 async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
     await work()
-
-
-def _has_prices(model_list: Any) -> bool:
-    """Whether any model has a price, or a backend that may know one."""
-    names = ("input_cost_per_token", "output_cost_per_token")
-    for entry in model_list:
-        params = entry.get("litellm_params") or {}
-        if "api_base" not in params or any(name in {**entry.get("model_info", {}), **params} for name in names):
-            return True
-    return not model_list

@@ -13,7 +13,8 @@ from lightning_core import LLM, rollout
 
 def call(llm: LLM, text: str) -> str:
     """Ask a model, with nothing but the standard library."""
-    body = dumps({"model": llm.model, "messages": [{"role": "user", "content": text}]}).encode()
+    messages = [{"role": "user", "content": text}]
+    body = dumps({"model": llm.model, "messages": messages, "max_tokens": 10}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {llm.api_key}"}
     request = urllib.request.Request(f"{llm.endpoint}/chat/completions", body, headers)
     try:

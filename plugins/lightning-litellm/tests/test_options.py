@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lightning_litellm import LitellmBackend
-from lightning_proxy.model_list import make_replicas
+from lightning_proxy.model_list import make_replicas, require_prices
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import default_registry
@@ -58,3 +58,34 @@ def test_providers_that_do_not_speak_openais_api_come_here_by_themselves() -> No
     assert isinstance(replica.backend, LitellmBackend)
     assert replica.backend.address == "litellm anthropic/claude-sonnet-4-5"
     assert replica.backend.gives_tokens is False
+
+
+def test_where_money_is_limited_a_model_of_openai_has_the_price_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    registry = default_registry()
+    entries = [{"model_name": name, "litellm_params": {"model": name}} for name in ("openai/gpt-4o-mini", "openai/own")]
+    known, unknown = make_replicas(entries, registry)
+    require_prices([known], registry)
+    assert known.cost(1000, 1000) == pytest.approx(0.00015 + 0.0006)  # OpenAI's list: $0.15 and $0.60 a million
+    with pytest.raises(ConfigError, match=r"model_list \(openai/own\): 'own' has no known price, and usd is limited"):
+        require_prices([unknown], registry)
+
+
+def test_tiers_of_a_price_are_those_of_the_table() -> None:
+    (gemini,) = make_replicas(
+        [{"model_name": "m", "litellm_params": {"model": "gemini/gemini-2.5-pro", "api_key": "none"}}],
+        default_registry(),
+    )
+    # Google's list: $1.25 a million of the prompt's tokens, and $2.50 where the prompt has more than 200,000.
+    assert gemini.cost(200_000, 0) == pytest.approx(0.25)
+    assert gemini.cost(300_000, 0) == pytest.approx(0.75)
+
+
+def test_a_tier_in_an_entry_is_refused_and_not_left_out() -> None:
+    info = {"input_cost_per_token": 1e-6, "input_cost_per_token_above_200k_tokens": 2e-6}
+    entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": "http://a:1"}, "model_info": info}
+    with pytest.raises(
+        ConfigError, match=r"model_list\[0\] \(m\): input_cost_per_token_above_200k_tokens is not counted"
+    ):
+        make_replicas([entry], default_registry())

@@ -61,8 +61,6 @@ class Call:
     """The only replica that can answer it; None for any of its model."""
     is_free: bool = False
     """Whether a budget does not count it."""
-    limited: Owner | None = None
-    """The attempt whose limits count it; None where none do."""
     is_management: bool = False
     """Whether it manages the backend: then it is not a model call, and no pause holds it."""
 

@@ -11,6 +11,7 @@ from lightning_http.body import ClientGone
 from lightning_http.web_pages import OtherSite, require_local, require_same_site
 
 from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
+from lightning_core.budget import Reserve
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
@@ -38,7 +39,7 @@ from lightning_proxy.relay import hand_back
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
-from lightning_proxy.spending import Spending
+from lightning_proxy.spending import Spending, Started, UsageSoFar
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class Engine:
     under another name."""
     settings: Settings
     counts: Counts = field(default_factory=Counts)
+    usage: UsageSoFar = field(default_factory=UsageSoFar)
     items: StoredItems = field(default_factory=StoredItems)
     """Of converted responses."""
 
@@ -261,16 +263,17 @@ class Engine:
         if call.owner is not None:
             self.attempts.require_not_ended(call.owner)  # while its body came, or the store was asked
             ticket = self.outbox.begin(call.owner, scope.abort)
-        is_counted = False
+        started: Started | None = None
         self.counts.calls += 1
         try:
             async with scope:
                 try:
                     if not call.is_management:
                         await self.limiter.acquire(call, scope.abort)
-                    if not call.is_free:
-                        await self._start_budgeted(call)
-                        is_counted = True
+                    if self.spending is not None and not call.is_free:
+                        self.limiter.park(call)  # it may have to wait for others to settle
+                        started = await self._reserve(call, self.spending)
+                        await self.limiter.reacquire(call)
                     await self._answer(call)
                 finally:
                     self.limiter.release(call)
@@ -300,22 +303,35 @@ class Engine:
             if call.weight_version is not None and call.last_weight_version is None:
                 call.last_weight_version = self.sender.weight_version
             try:
-                self._count(call, is_counted=is_counted)
+                self._count(call, started)
             finally:
                 if ticket is not None:
                     # When the event loop has its next turn: in this one it writes the answer.
                     asyncio.get_running_loop().call_soon(self._record, ticket, call)
 
-    async def _start_budgeted(self, call: Call) -> None:
-        if self.spending is not None:
-            if call.owner is not None and call.purpose is None and self.attempts.is_of_agent(call.owner):
-                call.limited = call.owner
-            try:
-                await self.spending.start_call(call.limited)
-            except AttemptLimitReached as exc:
-                raise Refused(403, ATTEMPT_LIMIT, str(exc)) from exc
-            except BudgetExhausted as exc:
-                raise Refused(402, BUDGET_EXHAUSTED, str(exc)) from exc
+    async def _reserve(self, call: Call, spending: Spending) -> Started:
+        limited = None
+        if call.owner is not None and call.purpose is None and self.attempts.is_of_agent(call.owner):
+            limited = call.owner
+        try:
+            return await spending.start_call(limited, lambda: self._most(call, spending))
+        except AttemptLimitReached as exc:
+            raise Refused(403, ATTEMPT_LIMIT, str(exc)) from exc
+        except BudgetExhausted as exc:
+            raise Refused(402, BUDGET_EXHAUSTED, str(exc)) from exc
+
+    def _most(self, call: Call, spending: Spending) -> Reserve:
+        """Return what a call may use at the most: nothing that is known for one that passes through as it is."""
+        if call.dialect is None or call.fields is None:
+            return Reserve()
+        fields = self.models.with_params(call.target, call.path, call.fields)
+        given, taken = self.usage.most(call.target, fields, len(call.body))
+        if not spending.limits_usd:
+            return Reserve(given + taken)
+        replicas = self.replicas.of((call.target, *self.models.fallbacks(call.target)))
+        # The prompt may be written to a cache, which has a price of its own.
+        costs = [replica.cost(given, taken, 0, written) for replica in replicas for written in (0, given)]
+        return Reserve(given + taken, max((cost for cost in costs if cost is not None), default=0.0))
 
     async def _answer(self, call: Call) -> None:
         response = await self.sender.send(call)
@@ -347,13 +363,14 @@ class Engine:
                 elif call.dialect is not None:
                     call.cost = _cost(call, call.input_tokens, call.output_tokens)
 
-    def _count(self, call: Call, *, is_counted: bool) -> None:
+    def _count(self, call: Call, started: Started | None) -> None:
         tokens, cost = 0, call.cost
         if not call.is_sent or call.is_refused or call.error_kind == "backend_redirects":
             cost = 0.0
         elif call.dialect is not None and call.replica is not None:
             given, taken = call.estimated_tokens()
             tokens = given + taken
+            self.usage.record(call.target, given, taken)
             if cost is None:
                 cost = _cost(call, given, taken)
         tokens += call.abandoned_tokens
@@ -362,8 +379,8 @@ class Engine:
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
         self.counts.failed += call.dialect is not None and call.error_kind is not None
-        if self.spending is not None and is_counted:
-            self.spending.end_call(call.limited, tokens=tokens, usd=cost)
+        if started is not None:
+            started.settle(tokens=tokens, usd=cost)
 
     def _record(self, ticket: Ticket, call: Call) -> None:
         if call.dialect is None:

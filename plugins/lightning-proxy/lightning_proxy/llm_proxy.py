@@ -24,7 +24,7 @@ from lightning_core.trainer.proxies import leads
 from lightning_core.types import Attempt, Rollout
 from lightning_proxy.control import ProxyControl, RunningProxy, Settings
 from lightning_proxy.limiter import Drained
-from lightning_proxy.model_list import ModelConfig, Models, make_replicas
+from lightning_proxy.model_list import ModelConfig, Models, make_replicas, require_prices
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import AddressedProxy, RemoteProxy, flush_calls
@@ -282,6 +282,10 @@ class LLMProxy(AddressedProxy):
         service.replicas.replace(make_replicas(self.model_list, self._registry))
         service.sender.weight_version = self._weight_version
         return service
+
+    def require_prices(self) -> None:
+        """See `ModelProxy.require_prices`."""
+        require_prices(make_replicas(self.model_list, self._registry), self._registry)
 
     # While it runs
 

@@ -42,6 +42,9 @@ _PRICES = (
     *("cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr"),
 )
 
+_PRICE_TABLE = "litellm"
+"""The backend that knows the prices of providers, where it is installed."""
+
 _OWN_PARAMS = frozenset({"model", *_PRICES})
 """What is not the backend's."""
 
@@ -126,6 +129,14 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     elif isinstance(spec, Mapping):
         spec = {**spec, **options}
     prices = {**entry.get("model_info", {}), **params}
+    uncounted = [each for each in prices if "cost_per" in each and each not in _PRICES]
+    if uncounted:
+        raise ConfigError(
+            f"model_list[{number}] ({name}): {uncounted[0]} is not counted here; prices are {', '.join(_PRICES)}. "
+            "Without any of them, lightning-litellm counts by its own table, tiers included"
+        )
+    # OpenAI's own API: that of another server, which api_base names, has prices of its own.
+    is_priced = is_openai and provider == "openai" and "api_base" not in options and not os.environ.get(_BASE_VARIABLE)
     try:
         backend = registry.build("backends", spec, expected=Backend)
     except (ConfigError, InvalidComponent) as exc:
@@ -144,10 +155,30 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         cached_price=cached_price,
         written_price=written_price,
         written_for_an_hour_price=hour_price,
+        priced_as=model_name if is_priced else None,
         refused_fields=RefusedFields(frozenset({RETURN_TOKEN_IDS} if backend.gives_tokens else ())),
         is_owned=not isinstance(given, Backend),
         spec=_copied(entry),
     )
+
+
+def require_prices(replicas: Sequence[Replica], registry: Registry) -> None:
+    """Check that the price of each model is known. LiteLLM's table is asked where an entry for OpenAI gives none.
+
+    Raises:
+        ConfigError: Names the first one whose price is not.
+    """
+    has_table = any(component.name == _PRICE_TABLE for component in registry.components("backends"))
+    for replica in replicas:
+        if replica.cost(1, 1) is None and replica.priced_as is not None and has_table:
+            spec = {"name": _PRICE_TABLE, "model": replica.priced_as}
+            replica.price_table = registry.build("backends", spec, expected=Backend)
+        if replica.cost(1, 1) is None:
+            raise ConfigError(
+                f"model_list ({replica.model_name}): {replica.model!r} has no known price, and usd is limited: give "
+                "input_cost_per_token and output_cost_per_token in its litellm_params (0 for a server of your own), or "
+                "install lightning-litellm, which knows the prices of providers"
+            )
 
 
 def _provider(model: str) -> tuple[str | None, str]:

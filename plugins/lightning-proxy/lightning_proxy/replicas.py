@@ -119,6 +119,10 @@ class Replica:
     """For one that it keeps there for an hour; None for that of any other written one."""
     refused_fields: RefusedFields = field(default_factory=RefusedFields)
     """What it was asked besides what agents ask, and refused."""
+    priced_as: str | None = None
+    """The name that a table of prices may know; None where the backend's prices are not those of its provider."""
+    price_table: Backend | None = None
+    """What knows the price where neither the entry nor the backend does; not asked where money is not limited."""
     is_owned: bool = True
     """Whether the proxy made the backend, and so closes it."""
     in_flight: int = 0
@@ -157,7 +161,8 @@ class Replica:
         None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
-            return self.backend.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
+            priced = self.price_table or self.backend
+            return priced.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
         if (input_price and input_tokens is None) or (output_price and output_tokens is None):
             return None
@@ -211,6 +216,11 @@ class Replicas:
     def models(self) -> list[str]:
         """Return what agents may ask for, in the order of the list."""
         return list(self._by_model)
+
+    def of(self, models: Iterable[str | None]) -> list[Replica]:
+        """Return the replicas of models; None stands for the first one of the list."""
+        first = self._all[0].model_name if self._all else ""
+        return [replica for name in models for replica in self._by_model.get(first if name is None else name, ())]
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Send calls to these from now on; `on_idle` gets each of the others when its last call has ended."""

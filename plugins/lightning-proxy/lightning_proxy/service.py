@@ -20,7 +20,7 @@ from lightning_proxy.control import ProxyControl, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
 from lightning_proxy.limiter import Drained, Limiter
-from lightning_proxy.model_list import Models, make_replicas
+from lightning_proxy.model_list import Models, make_replicas, require_prices
 from lightning_proxy.outbox import Outbox
 from lightning_proxy.owner import Attribution, LiveAttempts, Owner
 from lightning_proxy.paths import OpenPaths
@@ -28,7 +28,7 @@ from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import App, IncomingBodies
 from lightning_proxy.routes import ControlRoutes
 from lightning_proxy.spans import Capture
-from lightning_proxy.spending import LocalSpending, RefusalWaits
+from lightning_proxy.spending import RefusalWaits, Spending
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0
@@ -102,7 +102,7 @@ class ProxyService(ProxyControl):
             retries=settings.num_retries,
             first_pause_seconds=settings.first_retry_seconds,
         )
-        self.spending = LocalSpending(budget, settings.attempt_limits)
+        self.spending = Spending(budget, settings.attempt_limits)
         routes = ControlRoutes(self, self.attempts, self.outbox, has_keys=keys.required)
         self.engine = Engine(
             attribution=self.attribution,
@@ -122,6 +122,8 @@ class ProxyService(ProxyControl):
         )
 
     async def start(self, host: str, port: int) -> int:
+        if self.spending.limits_usd:
+            await asyncio.to_thread(require_prices, self.replicas.all, self._registry)  # LiteLLM may be imported
         bound = bind(host, port)
         found: int = bound.getsockname()[1]
         app: App = IncomingBodies(self.engine, self._settings.max_incoming_bytes)
@@ -163,7 +165,10 @@ class ProxyService(ProxyControl):
         self.sender.weight_version = version
 
     async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        self.replicas.replace(make_replicas(model_list, self._registry, self.replicas.all))
+        replicas = make_replicas(model_list, self._registry, self.replicas.all)
+        if self.spending.limits_usd:
+            require_prices(replicas, self._registry)
+        self.replicas.replace(replicas)
 
     async def bind(self, value: str, owner: Owner) -> None:
         self.attribution.bind(value, owner)

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import math
+import random
 import threading
+from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -13,10 +16,11 @@ from lightning_proxy.answer import Answer, AnswerChoice
 from lightning_proxy.call import Call
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.replicas import Replica
+from lightning_proxy.spending import Spending, UsageSoFar
 from lightning_proxy.testing import FakeEngine, render
 from proxy_fixtures import Agent, MakeProxy
 
-from lightning_core.budget import Budget
+from lightning_core.budget import Budget, Reserve
 from lightning_core.errors import BudgetExhausted, ConfigError
 from lightning_core.types import AttemptedRollout
 
@@ -125,19 +129,144 @@ def test_a_budget_says_how_it_stands() -> None:
     assert Budget.of(budget) is budget
 
 
+def test_a_call_that_other_calls_leave_too_little_waits_for_them() -> None:
+    budget, told = Budget(tokens=100), list[str]()
+    reserve = Reserve(tokens=60)
+    assert budget.start_call(reserve)
+    assert not budget.start_call(reserve, on_room=lambda: told.append("room"))
+    assert told == []
+    budget.end_call(reserve, tokens=30)
+    assert told == ["room"]
+    assert budget.start_call(reserve, on_room=lambda: told.append("again"))
+    budget.end_call(reserve, tokens=30)
+    with pytest.raises(BudgetExhausted, match=r"of 100 tokens leaves too little for another call \(60 tokens by now\)"):
+        budget.start_call(reserve, on_room=lambda: told.append("never"))
+    assert (told, budget.reached, budget.refusals) == (["room"], "tokens", 1)
+
+
+async def over_spent(seed: int, limit: float) -> tuple[float, float]:
+    """Run a random schedule of parallel calls; return by how much they passed the limit and their reserves."""
+    chance = random.Random(seed)
+    budget = Budget(tokens=limit, usd=limit / 100)
+    spending = Spending(budget, None)
+    errors = [0.0]
+
+    async def agent() -> None:
+        with suppress(BudgetExhausted):
+            for _ in range(chance.randint(1, 6)):
+                most = chance.randint(1, 60)
+                used = chance.randint(0, most) if chance.random() < 0.95 else most + chance.randint(1, 30)
+                started = await spending.start_call(None, lambda most=most: Reserve(most, most / 100))
+                for _ in range(chance.randint(0, 5)):
+                    await asyncio.sleep(0)
+                errors.append(used - most)
+                started.settle(tokens=used, usd=used / 100)
+
+    await asyncio.gather(*(agent() for _ in range(chance.randint(2, 20))))
+    assert budget.used["usd"] == pytest.approx(budget.used["tokens"] / 100)
+    return budget.used["tokens"] - limit, sum(error for error in errors if error > 0)
+
+
+async def test_parallel_calls_pass_a_limit_at_most_by_what_exceeded_its_reserve() -> None:
+    for seed in range(1000):
+        over, errors = await over_spent(seed, limit=200)
+        assert over <= errors, seed
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
+    budget = Budget(tokens=100)
+    spending = Spending(budget, None)
+    first = await spending.start_call(None, lambda: Reserve(100))
+    waiting = [asyncio.create_task(spending.start_call(None, lambda: Reserve(100))) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    first.settle(tokens=0, usd=0.0)
+    second = await asyncio.wait_for(waiting[1], 20)
+    second.settle(tokens=100, usd=0.0)
+    assert (budget.used["calls"], budget.reached) == (2, "tokens")
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({}, (10, 4096)),
+        ({"max_tokens": 7}, (10, 7)),
+        ({"max_completion_tokens": 7, "n": 3}, (10, 21)),
+        ({"max_output_tokens": 7}, (10, 7)),
+        ({"max_tokens": 7, "prompt": ["a", "b"]}, (10, 14)),
+        ({"max_tokens": 7, "prompt": [1, 2, 3]}, (10, 7)),
+        ({"max_tokens": "7"}, (10, 4096)),
+    ],
+)
+def test_the_reserve_of_a_call(fields: dict[str, Any], most: tuple[int, int]) -> None:
+    assert UsageSoFar().most("m", fields, 30) == most
+
+
+def test_what_a_model_answered_before_is_the_reserve_of_the_next_call() -> None:
+    usage = UsageSoFar()
+    usage.record("m", 500, 40)
+    usage.record("m", 90, 25)
+    assert usage.most("m", {}, 30) == (10, 40)
+    assert usage.most("m", {"previous_response_id": "r"}, 30) == (500, 40)
+    assert usage.most("other", {}, 30) == (10, 4096)
+
+
+async def test_sixty_calls_at_once_do_not_pass_a_limit_of_money(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    prices = {"input_cost_per_token": 0.0001, "output_cost_per_token": 0.001}
+    proxy = await make_proxy(engine, params=prices, budget={"usd": 0.05})
+    agent = Agent(http, proxy, attempt)
+
+    async def call() -> int:
+        async with agent.chat(max_tokens=20) as response:
+            return response.status
+
+    statuses = Counter(await asyncio.gather(*(call() for _ in range(60))))
+    assert proxy.budget is not None
+    assert 0.02 < proxy.budget.used["usd"] <= 0.05
+    assert statuses == {200: len(engine.received), 402: 60 - len(engine.received)}
+
+
+async def test_a_pause_and_a_wait_for_the_budget_go_together(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, budget={"tokens": 60})
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+
+    async def call() -> int:
+        async with agent.chat(max_tokens=10) as response:
+            return response.status
+
+    calls = [asyncio.create_task(call())]
+    await asyncio.wait_for(engine.began.wait(), 20)
+    calls.append(asyncio.create_task(call()))
+    while not (await proxy.status())["waiting"]:  # noqa: ASYNC110  # it waits for the first
+        await asyncio.sleep(0)
+    await proxy.pause()
+    draining = asyncio.create_task(proxy.drain())
+    engine.hold.set()
+    assert (await asyncio.wait_for(draining, 20)).aborted == 0
+    assert len(engine.received) == 1
+    await proxy.resume()
+    assert await asyncio.wait_for(asyncio.gather(*calls), 20) == [200, 200]
+
+
 async def test_the_proxy_refuses_calls_beyond_it_and_no_client_tries_again(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, budget={"tokens": 10})
+    proxy = await make_proxy(engine, budget={"tokens": 50})
     agent = Agent(http, proxy, attempt)
     for _ in range(2):
-        async with agent.chat() as response:
+        async with agent.chat(max_tokens=10) as response:
             assert response.status == 200
-    async with agent.chat() as response:
+    async with agent.chat(max_tokens=10) as response:
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (402, "budget_exhausted")
     assert response.headers["x-should-retry"] == "false"
-    assert "18 tokens by now" in error["message"]
+    assert error["message"].startswith("the run's budget of 50 tokens leaves too little for another call (18 tokens by")
+    assert error["message"].endswith("; it may use 39 tokens, and less with a smaller max_tokens")
     assert len(engine.received) == 2
     assert proxy.budget is not None
     assert proxy.budget.reached == "tokens"
@@ -150,7 +279,7 @@ PRICES = {"input_cost_per_token": 1.0, "output_cost_per_token": 100.0}
 async def test_a_stream_that_the_agent_breaks_off_costs_what_came_of_it(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 10_000})
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 1_000_000})
     agent = Agent(http, proxy, attempt)
     engine.hold = asyncio.Event()
     response = await agent.chat(stream=True).__aenter__()
@@ -175,7 +304,7 @@ def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
 async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 5}, num_retries=0)
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 1_000_000}, num_retries=0)
     agent = Agent(http, proxy, attempt)
     engine.faults = [400]
     for model in ("none", "small"):

@@ -102,6 +102,9 @@ class TokensBackend(Backend):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
         """For what would keep the event loop from all other calls, in turn."""
 
+    def cost(self, *tokens: int | None) -> float:
+        return 0.0  # it is an engine of this process
+
     @property
     def address(self) -> str:
         return f"in-process:{type(self._engine).__name__}"
