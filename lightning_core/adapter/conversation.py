@@ -2,7 +2,9 @@
 
 import json
 import logging
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from lightning_core.adapter import genai
@@ -91,7 +93,7 @@ def _read_fields(message: Mapping[str, Any], default_role: str | None) -> list[d
     role = message.get("role") or default_role or _infer_role(message, calls)
     content = message.get("content")
     if role is None:
-        logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
+        _warn_without_role(message)
         return []
     if role == "assistant":
         answer = assistant_message(content, calls)
@@ -105,6 +107,20 @@ def _read_fields(message: Mapping[str, Any], default_role: str | None) -> list[d
     if message.get("name"):
         plain["name"] = message["name"]
     return [plain]
+
+
+_attempt_id: ContextVar[str | None] = ContextVar("attempt_id", default=None)
+"""Whose spans are read."""
+_warned = deque[str | None]([], maxlen=1_000)
+
+
+def _warn_without_role(message: Mapping[str, Any]) -> None:
+    """Log a message that is left out, the first one of an attempt."""
+    attempt_id = _attempt_id.get()
+    if attempt_id is None or attempt_id not in _warned:
+        _warned.append(attempt_id)
+        fields = sorted(map(str, message))
+        logger.warning("lightning.message_without_role attempt_id=%s fields=%s", attempt_id, fields)
 
 
 def _infer_role(message: Mapping[str, Any], calls: Sequence[Any]) -> str | None:
@@ -146,7 +162,7 @@ def _read_parts(message: Mapping[str, Any], default_role: str | None) -> list[di
     if results and not content and not calls:
         return results
     if role is None:
-        logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
+        _warn_without_role(message)
         return results
     if is_passed_over and not (content or calls or results or any(reasoning)):
         return []
@@ -207,6 +223,7 @@ Messages = list[dict[str, Any]]
 
 def request_messages(span: Span) -> Messages:
     """Read the messages that the model was given; none when the span has none."""
+    _attempt_id.set(span.attempt_id)
     attributes = _with_details(span)
     return (
         _genai_request(attributes)
@@ -220,6 +237,7 @@ def request_messages(span: Span) -> Messages:
 
 def answer_messages(span: Span) -> Messages:
     """Read the assistant's message of each choice; none when the span has none."""
+    _attempt_id.set(span.attempt_id)
     attributes = _with_details(span)
     return (
         chat_messages(attributes.get(genai.OUTPUT_MESSAGES), role="assistant")

@@ -262,6 +262,8 @@ interface TraceData {
   calls: Call[];
   rows: { trained: number; masked: number }[];
   spans: SpanData[];
+  total: number;
+  next: number | null;
 }
 
 type Answer<T> = T | Promise<T>;
@@ -270,7 +272,7 @@ type Answer<T> = T | Promise<T>;
 interface Source {
   rollouts(question: Question): Answer<PageOfRollouts>;
   rollout(id: string): Answer<RolloutData>;
-  trace(id: string): Answer<TraceData | null>;
+  trace(id: string, offset: string): Answer<TraceData | null>;
   samples(before: number, after: number): Answer<VersionChanges>;
   runs(): Answer<RunChoice[]>;
   compare(query: Record<string, string>): Answer<RunComparison>;

@@ -102,14 +102,17 @@ def test_a_missing_role_is_told_by_what_the_message_holds_and_else_the_message_i
             "gen_ai.completion.0.content": "None is free.",
         },
     )
+    chat(trace, {"gen_ai.prompt.0.noise": "x", "gen_ai.prompt.1.noise": "x"})
     with caplog.at_level(logging.WARNING):
-        (conversation,) = conversations(trace)
+        conversation = conversations(trace)[0]
     assert conversation["messages"] == [
         {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "call_0"}]},
         {"role": "tool", "content": "[]", "tool_call_id": "call_0"},
         {"role": "assistant", "content": "None is free."},
     ]
-    assert [record.getMessage() for record in caplog.records] == ["lightning.message_without_role fields=['noise']"]
+    # One for the attempt, not one for each message.
+    told = f"lightning.message_without_role attempt_id={trace.spans[0].attempt_id} fields=['noise']"
+    assert [record.getMessage() for record in caplog.records] == [told]
 
 
 def test_each_choice_is_a_conversation_of_its_own():

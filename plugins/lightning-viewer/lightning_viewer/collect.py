@@ -67,8 +67,9 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     traces, characters = {}, 0
     for row in told[:max_traces]:
         trace = await read_trace(store, row.rollout_id)
-        if characters + trace["characters"] <= MAX_TRACE_CHARACTERS:
-            characters += trace["characters"]
+        length = len(json.dumps(trace, default=str))
+        if characters + length <= MAX_TRACE_CHARACTERS:
+            characters += length
             traces[row.rollout_id] = trace
             whole = await store.get_rollout_by_id(row.rollout_id)
             size = 0 if whole is None else len(json.dumps(to_json(whole.input)))

@@ -51,13 +51,11 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
 
     def answer(read: Callable[["Live", Request], Awaitable[Any]]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def endpoint(request: Request) -> Response:
-            from lightning_core.cli.console import to_json
-
             try:
                 found = await read(find(request), request)
             except RunFolderError as exc:
                 raise NotFound(str(exc)) from exc
-            return _Answer(to_json(found), headers={"cache-control": "no-store"})
+            return await asyncio.to_thread(_answer, found)
 
         return endpoint
 
@@ -187,7 +185,7 @@ async def _trace(live: "Live", request: Request) -> Any:
     async with live.reading() as store:
         if await store.get_rollout_by_id(rollout_id) is None:
             raise NotFound(f"run {store.run_id} has no rollout {rollout_id!r}")
-        return await read_trace(store, rollout_id)
+        return await read_trace(store, rollout_id, offset=_whole(request, "offset") or 0)
 
 
 async def _samples(live: "Live", request: Request) -> Any:
@@ -263,6 +261,12 @@ def _number(request: Request, name: str) -> float | None:
     if number is not None and math.isnan(number):
         raise InvalidRequest(f"{name} is {given!r}; it is a number")
     return number
+
+
+def _answer(found: Any) -> Response:
+    from lightning_core.cli.console import to_json
+
+    return _Answer(to_json(found), headers={"cache-control": "no-store"})
 
 
 class _Answer(JSONResponse):

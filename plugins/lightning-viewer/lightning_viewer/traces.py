@@ -1,5 +1,6 @@
 """The trace of a rollout, as JSON: what was said in its model calls, its training rows, its rewards, and its spans."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,9 @@ from lightning_core.rewards import NamedReward, is_late
 from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
 from lightning_core.store import LightningStore
 from lightning_core.types import Span
+
+MAX_SPANS = 2_000
+"""How many spans are read at once. The page asks for the following ones when somebody wants to see them."""
 
 MAX_VALUE = 4_000
 """How many characters of an attribute or a message are kept."""
@@ -32,14 +36,26 @@ _SAID = (
 """Attributes of a model call that its messages tell already begin with one of these."""
 
 
-async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
-    """Read the trace of the newest attempt of a rollout.
+async def read_trace(store: LightningStore, rollout_id: str, *, offset: int = 0) -> dict[str, Any]:
+    """Read the trace of the newest attempt of a rollout, at most `MAX_SPANS` of its spans.
+
+    Args:
+        store: Where it is.
+        rollout_id: Of which rollout.
+        offset: How many spans to leave out, from the first on.
 
     Returns:
-        `calls` (the conversation, call by call), `rows` (of each training row, how many tokens are `trained` on and how
-        many are `masked`), `spans` (all of them, in their order) and `characters`, the size of all as JSON.
+        `spans`, in their order; what is made of these: `calls` (the conversation, call by call) and `rows` (of each
+        training row, how many tokens are `trained` on and how many are `masked`); `total`, how many spans there are;
+        and `next`, the offset of the following ones, None where there are none.
     """
-    spans = list(await store.query_spans(rollout_id, "latest"))
+    found = await store.query_spans(rollout_id, "latest", limit=MAX_SPANS, offset=offset)
+    end = offset + len(found.items)
+    trace = await asyncio.to_thread(_as_trace, list(found.items))  # else all other requests would wait for it
+    return {**trace, "total": found.total, "next": end if end < found.total else None}
+
+
+def _as_trace(spans: Sequence[Span]) -> dict[str, Any]:
     training = Training(spans)
     calls = read_model_calls(spans)
     of_calls = {span.span_id for call in calls for span in call.spans}
@@ -67,9 +83,7 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
         )
         said = (*call.messages, *call.answers[:1])
     told_spans = [_span(each, each.span_id in of_calls) for each in spans]
-    trace: dict[str, Any] = {"calls": told, "rows": training.rows, "spans": told_spans}
-    trace["characters"] = len(json.dumps(trace, default=str))
-    return trace
+    return {"calls": told, "rows": training.rows, "spans": told_spans}
 
 
 class Training:

@@ -2,14 +2,18 @@
 
 import asyncio
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import aiohttp
 import pytest
 from lightning_http.server import LightningStoreServer
-from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, converse, next_event, work
+from lightning_viewer import traces
+from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, converse, next_event, reward_span, work
 
 from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.types import Span
 
 
 async def test_the_page_needs_no_key_and_the_data_do(store: LightningStore) -> None:
@@ -233,3 +237,33 @@ async def test_a_call_that_is_in_no_training_row_says_why(server: LightningStore
     _, trace = await ask(server, f"/ui/rollouts/{broken}/trace")
     assert (trace["rows"], trace["calls"][0]["tokens"]["row"]) == ([], None)
     assert "much" in trace["calls"][0]["tokens"]["why"]
+
+
+async def test_a_rollout_of_many_spans_is_read_in_parts_and_not_in_the_servers_event_loop(
+    server: LightningStoreServer, store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = await store.start_rollout("many")
+    span = reward_span(started.rollout_id, started.attempt.attempt_id, 1.0)
+    await store.add_many_spans([span.model_copy(update={"span_id": f"{number:016x}"}) for number in range(5_000)])
+    limits, threads = list[object](), set[int]()
+    query, build = store.query_spans, traces.read_model_calls
+
+    async def query_spans(*args: Any, **options: Any) -> Any:
+        limits.append(options.get("limit"))
+        return await query(*args, **options)
+
+    def read_model_calls(spans: Sequence[Span]) -> Any:
+        threads.add(threading.get_ident())
+        return build(spans)
+
+    monkeypatch.setattr(store, "query_spans", query_spans)
+    monkeypatch.setattr(traces, "read_model_calls", read_model_calls)
+    found, offset = list[str](), 0
+    while offset is not None:
+        status, trace = await ask(server, f"/ui/rollouts/{started.rollout_id}/trace?offset={offset}")
+        assert (status, trace["total"]) == (200, 5_000)
+        found += [each["id"] for each in trace["spans"]]
+        offset = trace["next"]
+    assert found == [f"{number:016x}" for number in range(5_000)]
+    assert limits == [2_000] * 3
+    assert threading.get_ident() not in threads  # the server's event loop is this one

@@ -167,9 +167,10 @@ class LiveSource {
   rollout = (id) => this.ask(`rollouts/${encodeURIComponent(id)}`);
   /**
    * @param {string} id
+   * @param {string} offset
    * @returns {Promise<TraceData>}
    */
-  trace = (id) => this.ask(`rollouts/${encodeURIComponent(id)}/trace`);
+  trace = (id, offset) => this.ask(`rollouts/${encodeURIComponent(id)}/trace`, { offset });
   /**
    * @param {number} before
    * @param {number} after

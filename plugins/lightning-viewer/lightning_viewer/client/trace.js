@@ -5,12 +5,12 @@ const OVER = ["succeeded", "failed", "cancelled"];
 
 /** @param {PageGiven} given */
 function RolloutPage({ data, source, revision, parameters }) {
-  const { id } = parameters;
+  const { id, offset = "" } = parameters;
   const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
   const [acted, setActed] = useState(0);
   const { value, error } = useAsked(() => source.rollout(id), [id, acted], revision);
   const isOpen = !!value && !OVER.includes(value.status);
-  const { value: trace, error: lost } = useAsked(() => source.trace(id), [id, isOpen], isOpen ? revision : 0);
+  const { value: trace, error: lost } = useAsked(() => source.trace(id, offset), [id, offset, isOpen], isOpen ? revision : 0);
   if (error) return html`<p class="crumbs"><a href=${link("rollouts")}>Rollouts</a> › <code>${id}</code></p><${Problem} error=${error} />`;
   if (!value) return html`<${Loading} what="the rollout" />`;
   const act = (/** @type {string} */ action) => source.act(id, action).then(() => (setProblem(null), setActed(acted + 1)), setProblem);
@@ -30,11 +30,13 @@ function RolloutPage({ data, source, revision, parameters }) {
     ${value.failure && html`<p class="alert">${value.failure}</p>`}
     ${value.attempts > 1 && value.tries && html`<h3>Attempts</h3><ol class="tries">${value.tries.map((each) => html`<li><span class="status ${each.status}">${each.status}</span> ${duration(each.end === null ? null : each.end - each.start)}${each.worker && html` <span class="muted">by</span> <code>${each.worker}</code>`}</li>`)}</ol>`}</section>
     ${lost && html`<${Problem} error=${lost} />`}
-    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} chosen=${parameters.span} />` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces ?? {}).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
+    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} offset=${offset} chosen=${parameters.span} />
+      ${trace.total > trace.spans.length && html`<nav class="pager" aria-label="Pages of spans"><span>${count(Number(offset) + 1)} to ${count(Number(offset) + trace.spans.length)} of ${count(trace.total)} spans${!data.is_live && html`; the others with <code>agl show ${data.run.id} ${value.id}</code>`}</span>
+        ${data.is_live && Number(offset) > 0 && html`<a href=${link("rollout", { id })}>First</a>`} ${data.is_live && trace.next !== null && html`<a href=${link("rollout", { id, offset: trace.next })}>Next</a>`}</nav>`}` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces ?? {}).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
 }
 
-/** @param {{trace: TraceData, isOpen: boolean, id: string, chosen?: string}} given */
-function Trace({ trace, isOpen, id, chosen }) {
+/** @param {{trace: TraceData, isOpen: boolean, id: string, offset: string, chosen?: string}} given */
+function Trace({ trace, isOpen, id, offset, chosen }) {
   const [shown, show] = useState({ messages: true, tools: true, reasoning: true, tokens: false });
   /**
    * @param {keyof Toggles} name
@@ -49,13 +51,13 @@ function Trace({ trace, isOpen, id, chosen }) {
   return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("messages", "messages")} ${has("tools") && toggle("tools", "tools")} ${has("reasoning") && toggle("reasoning", "reasoning")} ${trace.calls.some((each) => each.tokens) && toggle("tokens", "tokens")} <button onClick=${(event) => copy(traceText(trace.spans, trace.calls), event.target)}>Copy as text</button></span></div>
       ${shown.tokens && html`<${Rows} rows=${trace.rows} />`}
       ${events.length === 0 && html`<p class="empty">${isOpen ? "Nothing was said yet." : "Nothing was said: no model call, message or reward was recorded."}</p>`}
-      <ol class="conversation">${events.map((span) => html`<${Told} key=${span.id} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} id=${id} />`)}</ol></section>
-    <section class="card"><h2>Spans</h2><${Waterfall} trace=${trace} id=${id} chosen=${chosen} /></section>`;
+      <ol class="conversation">${events.map((span) => html`<${Told} key=${span.id} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} id=${id} offset=${offset} />`)}</ol></section>
+    <section class="card"><h2>Spans</h2><${Waterfall} trace=${trace} id=${id} offset=${offset} chosen=${chosen} /></section>`;
 }
 
-/** @param {{span: SpanData, call?: Call, shown: Toggles, told: Set<string>, id: string}} given */
-function Told({ span, call, shown, told, id }) {
-  const at = link("rollout", { id, span: span.id });
+/** @param {{span: SpanData, call?: Call, shown: Toggles, told: Set<string>, id: string, offset: string}} given */
+function Told({ span, call, shown, told, id, offset }) {
+  const at = link("rollout", { id, offset, span: span.id });
   if (call) return html`<li class="call"><p class="about"><a href=${at} title="Its span">${call.model || "model call"}</a>${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
     ${shown.messages && call.repeated > 0 && html`<p class="muted">after ${call.repeated === 1 ? "the message" : `the ${count(call.repeated)} messages`} above</p>`}
     ${shown.messages && call.messages.map((each) => html`<${Message} message=${each} shown=${shown} />`)}
@@ -127,8 +129,8 @@ function useWindow(count) {
   return [element, range[0], Math.min(count, range[1])];
 }
 
-/** @param {{trace: TraceData, id: string, chosen?: string}} given */
-function Waterfall({ trace, id, chosen }) {
+/** @param {{trace: TraceData, id: string, offset: string, chosen?: string}} given */
+function Waterfall({ trace, id, offset, chosen }) {
   const spans = useMemo(() => asTree(trace.spans), [trace.spans]);
   const [open, setOpen] = useState(/** @type {string | null} */ (chosen || null));
   const isLong = spans.length > 300;
@@ -160,7 +162,7 @@ function Waterfall({ trace, id, chosen }) {
       <span class="name" title=${span.name} style=${{ paddingLeft: `calc(${Math.min(12, depths.get(span.id))} * var(--indent))` }}>${span.name.replace(/^agentlightning\./, "")}</span>
       <span class="lane">${span.start !== null && html`<span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, ((took(span) ?? 0) / whole) * 100)}%` }}></span>`}</span>
       <span class="time">${duration(took(span))}</span></button>
-    ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
+    ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, offset, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
       <dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl></div>`}
   </div>`)}</div>`;
 }
