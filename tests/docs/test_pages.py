@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import lightning_core
 from lightning_core.cli import agl
+from lightning_core.registry import SHIPS_IN
 from tests.docs.test_code_blocks import PAGES, ROOT
 
 DOCS = ROOT / "docs"
@@ -65,3 +67,34 @@ def test_every_page_of_the_reference_is_listed_on_its_first_page():
     first = _text(DOCS / "reference" / "index.md")
     others = {page.name for page in (DOCS / "reference").glob("*.md")} - {"index.md"}
     assert sorted(name for name in others if f"]({name})" not in first) == []
+
+
+def test_what_the_first_pages_install_has_the_commands_that_they_show():
+    pages = [_text(page) for page in (ROOT / "README.md", DOCS / "quickstart.md", DOCS / "installation.md")]
+    [plugins] = {found for page in pages for found in re.findall(r"^pip install .*/lightning-\{(.*)\}$", page, re.M)}
+    shown = {SHIPS_IN["commands"].get(name) for page in pages[:2] for name in re.findall(r"\bagl ([a-z-]+)", page)}
+    assert "lightning-viewer" in shown
+    assert shown <= {None, *(f"lightning-{name}" for name in plugins.split(","))}
+
+
+def test_every_distribution_is_in_the_table_of_them():
+    page = _text(DOCS / "installation.md")
+    folders = {folder.name for folder in (ROOT / "plugins").glob("lightning-*")}
+    assert folders
+    assert sorted(name for name in folders if f"| `{name}` |" not in page) == []
+
+
+def test_every_agent_that_the_first_page_names_is_one_that_a_test_runs():
+    tried = _text(ROOT / "examples" / "agents" / "test_agents.py")
+    named = re.findall(r"\]\(examples/agents/(\w+)\.\w+\)", _text(ROOT / "README.md"))
+    assert len(named) > 8
+    assert sorted(name for name in named if name not in tried) == []
+
+
+def test_the_skill_says_its_name_and_when_to_use_it():
+    _, head, body = _text(DOCS / "SKILL.md").split("---\n", 2)
+    said = yaml.safe_load(head)
+    assert set(said) == {"name", "description"}
+    assert re.fullmatch(r"[a-z-]{1,64}", said["name"])
+    assert "Use it when" in said["description"]
+    assert [command for command in ("init", "eval", "train", "gate") if f"\nagl {command} " not in body] == []
