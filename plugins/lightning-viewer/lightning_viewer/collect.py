@@ -7,13 +7,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lightning_core.cli.console import to_json
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
 from lightning_core.secrets import without_secrets
 from lightning_core.store import LightningStore
-from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
+from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row, short_json
 from lightning_viewer.compare import change, compare_versions
 from lightning_viewer.reading import read_aggregates
 from lightning_viewer.traces import read_trace
@@ -26,6 +25,9 @@ MAX_TRACES = 200
 
 MAX_TRACE_CHARACTERS = 12_000_000
 """How much text all traces of a report hold together, so that the file stays below 20 MB."""
+
+MAX_TRACED_INPUT = 20_000
+"""How many characters of an input a report holds where it has the trace; a longer one is cut short where it is long."""
 
 MAX_ROW_CHARACTERS = 5_000_000
 """How much text the rollouts of a report hold together, with their inputs."""
@@ -72,10 +74,10 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
             characters += length
             traces[row.rollout_id] = trace
             whole = await store.get_rollout_by_id(row.rollout_id)
-            size = 0 if whole is None else len(json.dumps(to_json(whole.input)))
-            if whole is not None and size > MAX_INPUT and characters + size <= MAX_TRACE_CHARACTERS:
-                characters += size
-                inputs[places[row.rollout_id]] = whole.input
+            text = "" if whole is None else short_json(whole.input, MAX_TRACED_INPUT)
+            if len(text) > MAX_INPUT and characters + len(text) <= MAX_TRACE_CHARACTERS:
+                characters += len(text)
+                inputs[places[row.rollout_id]] = json.loads(text)
     about, numbers = about_run(folder), known.summary()
     return {
         **numbers,

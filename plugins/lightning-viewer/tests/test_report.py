@@ -140,15 +140,18 @@ async def test_a_report_without_room_for_all_rollouts_has_the_sums_of_all(
     assert (compared["better"], compared["worse"], compared["same"]) == (2, 0, 1)
 
 
-async def test_a_long_sample_is_whole_where_its_trace_is(tmp_path: Path) -> None:
+async def test_a_long_sample_is_whole_where_its_trace_is_and_a_huge_one_is_cut(tmp_path: Path) -> None:
     store = InMemoryLightningStore()
     trainer = Trainer(algorithm="baseline", store=store, run_dir=tmp_path)
-    await trainer.fit_async(agent_of_length, ["x" * 5_000, "y"])
+    await trainer.fit_async(agent_of_length, ["x" * 5_000, "y", "z" * 1_000_000])
     assert trainer.recording is not None
     data = await collect(trainer.recording.folder, store)
     short = await collect(trainer.recording.folder, store, max_traces=0)
     await store.aclose()
-    assert sorted(map(len, data["inputs"])) == [1, 5_000]
+    *others, huge = sorted(data["inputs"], key=len)
+    assert list(map(len, others)) == [1, 5_000]
+    assert 1_000 < len(huge) < 20_000
+    assert huge.endswith("…")
     assert max(map(len, short["inputs"])) < 1_000
 
 
