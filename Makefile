@@ -114,7 +114,7 @@ pythons: $(MADE_FOR) ## run the fast tests on the other Pythons that are here, e
 ships-in: $(MADE_FOR) ## write down which plugin ships which component, after a change of entry points
 	$(BIN)/python .ci/ships_in.py
 
-wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
+wheels: $(MADE_FOR) ## build the wheels into dist/ and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds

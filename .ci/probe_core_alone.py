@@ -1,5 +1,5 @@
-"""Run by wheels.py where only the core is installed: `baseline` runs from Python and from a file, and a plugin's name
-says which package it needs."""
+"""Run by wheels.py where only the core is installed: `baseline` runs from a file, and a plugin's name says which
+package it needs."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import lightning_core
-from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core import Trainer
 from lightning_core.errors import UnknownComponent
 
 if not Path(lightning_core.__file__).is_relative_to(sys.prefix):
@@ -37,18 +37,6 @@ initial_resources:
   main_prompt: {resource_type: prompt_template, template: "Hello {x}"}
 train_dataset: [{x: 1}, {x: 0}]
 """
-
-
-@rollout
-def agent(task: dict[str, float], prompt_template: PromptTemplate) -> float:
-    return task["x"]
-
-
-result = Trainer(algorithm="baseline", initial_resources={"main_prompt": PromptTemplate(template="Hello {x}")}).fit(
-    agent, train_dataset=[{"x": 1.0}, {"x": 0.0}]
-)
-if result.status != "succeeded" or result.metrics != {"train_reward": 0.5}:
-    sys.exit(f"baseline from Python gave {result}")
 
 with tempfile.TemporaryDirectory() as folder:
     Path(folder, "agent.py").write_text(AGENT, encoding="utf-8")

@@ -1,15 +1,17 @@
-"""Build the wheels and try them in clean environments outside the checkout.
+"""Build all wheels into `dist/` and try them in clean environments outside the checkout.
 
 Usage: python .ci/wheels.py PLUGIN_FOLDER...
 
-The core is installed alone, then each plugin with just what it requires, then all together. In each environment the
-installed distributions must be the very wheels that were built: the public index has a foreign `lightning-core`.
+The core is installed alone, then each of these plugins with just what it requires, then all together. The other plugins
+are only built. In each environment the installed distributions must be the very wheels that were built: the public
+index has a foreign `lightning-core`. A fit of two rollouts is run with each store, tracer, runner and strategy.
 """
 
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,8 +21,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
+from lightning_mongo.testing import find_mongod
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = CHECKOUT / "constraints.txt"
+DIST = CHECKOUT / "dist"
 COMMAND_TIMEOUT_SECONDS = 600
 
 
@@ -45,15 +50,11 @@ def run(*command: str | Path, cwd: Path, extra_environment: Mapping[str, str] | 
 
 
 def build_wheel(project: Path, scratch: Path) -> Path:
-    """Build one project's wheel with the pinned build backend."""
+    """Build one project's wheel into `dist/`, with this environment's build backend."""
     folder = scratch / f"wheel-{project.name}"
-    run(
-        *(sys.executable, "-m", "build", "--wheel", "--outdir", folder, project),
-        cwd=scratch,
-        extra_environment={"PIP_CONSTRAINT": str(CONSTRAINTS)},
-    )
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    run(*(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, project), cwd=scratch)
+    (built,) = folder.glob("*.whl")
+    return Path(shutil.copy2(built, DIST))
 
 
 def identity(wheel: Path) -> tuple[str, str]:
@@ -77,9 +78,13 @@ class CleanEnvironment:
         """Run the installed `agl` command and give its output back."""
         return run(self._folder / "bin" / "agl", *arguments, cwd=self._folder)
 
-    def probe(self, script: str) -> None:
+    def probe(self, script: str, *arguments: str) -> None:
         """Run a script of this folder in isolated mode, so that only what is installed can be imported."""
-        run(self._folder / "bin" / "python", "-I", CHECKOUT / ".ci" / script, cwd=self._folder)
+        python = self._folder / "bin" / "python"
+        mongod = find_mongod()
+        path = os.pathsep.join([*([str(mongod.parent)] if mongod else []), os.environ["PATH"]])
+        probe = CHECKOUT / ".ci" / script
+        print(run(python, "-I", probe, *arguments, cwd=self._folder, extra_environment={"PATH": path}), end="")
 
     def _assert_ours(self, wheels: Sequence[Path]) -> None:
         (packages,) = self._folder.glob("lib/python*/site-packages")
@@ -121,26 +126,31 @@ def required(name: str, wheels: Mapping[str, Path]) -> dict[str, Path]:
 
 def main(plugin_folders: Sequence[str]) -> None:
     """Build everything, then try the core alone, each plugin with just what it requires, and all together."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
     with tempfile.TemporaryDirectory(prefix="lightning-wheels-") as name:
         scratch = Path(name)
         core = build_wheel(CHECKOUT, scratch)
         plugins = [build_wheel(CHECKOUT / folder, scratch) for folder in plugin_folders]
+        for folder in sorted(set(CHECKOUT.glob("plugins/lightning-*")) - {CHECKOUT / each for each in plugin_folders}):
+            build_wheel(folder, scratch)  # what it requires cannot be installed beside the rest
         wheels = {identity(wheel)[0]: wheel for wheel in (core, *plugins)}
 
         alone = CleanEnvironment(scratch / "core-alone", [core])
         assert_contains(alone.agl("--version"), identity(core)[1])
         assert_contains(alone.agl("plugins"), "baseline", "memory", "otel")
         alone.probe("probe_core_alone.py")
+        alone.probe("probe_fit.py", "lightning-core")
 
         for plugin in plugins:
             distribution = identity(plugin)[0]
             with_one = CleanEnvironment(scratch / distribution, list(required(distribution, wheels).values()))
             assert_contains(with_one.agl("plugins", "--check"), distribution)
+            with_one.probe("probe_fit.py", distribution)
 
         together = CleanEnvironment(scratch / "core-and-plugins", [core, *plugins])
-        assert_contains(together.agl("plugins"), "baseline", *(identity(wheel)[0] for wheel in plugins))
-        together.probe("probe_apo.py")
-    print("The wheels install and load: the core alone, each plugin, and all together.")
+        assert_contains(together.agl("plugins", "--check"), "baseline", *(identity(wheel)[0] for wheel in plugins))
+    print("The wheels in dist/ install, load and fit: the core alone and each plugin; and load all together.")
 
 
 if __name__ == "__main__":
