@@ -274,6 +274,9 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans))
 
 
+_OWN = "subclass lightning_core.adapter.TraceToTrajectories and override its adapt, or leave the adapter out"
+
+
 def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
     """Return an adapter that makes rows of the calls that a given adapter picks.
 
@@ -288,8 +291,7 @@ def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
     """
     if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
         raise TypeError(
-            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; "
-            "subclass TraceToTrajectories instead, or leave the adapter out"
+            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; {_OWN}"
         )
     match adapter:
         case TraceToTrajectories():
@@ -305,8 +307,8 @@ def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
             return TraceToTrajectories()
         case _:
             raise TypeError(
-                f"a {type(adapter).__name__} makes no training rows; "
-                "use the adapter 'trajectory' (or 'triplet', with the same options), or leave it out"
+                f"a {type(adapter).__name__} makes no training rows; use the adapter 'trajectory' "
+                f"(or 'triplet', with the same options), or {_OWN}"
             )
 
 

@@ -44,3 +44,9 @@ def test_a_star_gives_the_names_of_a_module_that_is_made(path: str, name: str) -
     names: dict[str, Any] = {}
     exec(f"from lightning_core.{path} import *", names)
     assert names[name] is getattr(importlib.import_module(f"lightning_core.{path}"), name)
+
+
+@pytest.mark.parametrize(("path", "name"), [("runner", "AgentOSRunner"), ("reward", "PolicyReward")])
+def test_what_was_contributed_for_agent_os_is_found_in_its_plugin(path: str, name: str) -> None:
+    module = importlib.import_module(f"lightning_core.contrib.{path}.agentos")
+    assert getattr(module, name) is getattr(importlib.import_module("lightning_agentos"), name)

@@ -112,7 +112,7 @@ def test_options_reach_their_component() -> None:
     [
         ("algorithm", "apoo", "no algorithm named 'apoo'; installed: apo, baseline. Did you mean 'apo'?"),
         ("store", "memroy", "no store named 'memroy'; installed: memory. Did you mean 'memory'?"),
-        ("tracer", "otl", "no tracer named 'otl'; installed: otel. Did you mean 'otel'?"),
+        ("tracer", "otl", "no tracer named 'otl'; installed: dummy, otel. Did you mean 'otel'?"),
         ("runner", "agents", "no runner named 'agents'; installed: agent. Did you mean 'agent'?"),
         ("strategy", "locl", "no strategy named 'locl'; installed: local. Did you mean 'local'?"),
     ],

@@ -11,13 +11,15 @@ from typing import Any
 
 from lightning_core.adapter import genai
 from lightning_core.secrets import hide_in_text
+from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
-from lightning_core.types.frozen import EMPTY, construct
+from lightning_core.types.frozen import EMPTY, FrozenDict, construct
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import replace_surrogates, text
+from lightning_proxy.owner import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +49,10 @@ MAX_ERROR_CHARACTERS = 2_000
 
 _QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage", "invalid_request", "not_convertible"})
 """Errors that say what was asked or what the backend said, as do those that are its HTTP status."""
-_RESOURCE = OtelResource(attributes={"service.name": genai.PROXY_SERVICE})
 _OK = TraceStatus(status_code="OK")
 _SPAN_FIELDS = set(Span.model_fields)
 _CONTEXT_FIELDS = set(SpanContext.model_fields)
+_RESOURCE_FIELDS = set(OtelResource.model_fields)
 _OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _PARAMETERS = {
     "max_tokens": "gen_ai.request.max_tokens",
@@ -178,7 +180,7 @@ def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
         "end_time": call.began + call.duration,
         "context": _context(trace_id, span_id, is_remote=False),
         "parent": None if parent_id is None else _context(trace_id, parent_id, is_remote=True),
-        "resource": _RESOURCE,
+        "resource": _resource(call.owner),
     }
     return construct(Span, fields, _SPAN_FIELDS.copy(), {})  # every value is what its field takes
 
@@ -186,6 +188,15 @@ def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
 def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
     fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": is_remote, "trace_state": EMPTY}
     return construct(SpanContext, fields, _CONTEXT_FIELDS)
+
+
+def _resource(owner: Owner) -> OtelResource:
+    attributes = {
+        "service.name": genai.PROXY_SERVICE,
+        LightningResourceAttributes.ROLLOUT_ID.value: owner.rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: owner.attempt_id,
+    }
+    return construct(OtelResource, {"attributes": FrozenDict(attributes), "schema_url": ""}, _RESOURCE_FIELDS)
 
 
 def _error(call: Call, kind: str, capture: Capture) -> str:

@@ -58,6 +58,11 @@ async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) 
     assert attributes["gen_ai.response.id"] == "chatcmpl-1"
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (7, 2)
     assert attributes["prompt_token_ids"] == tokens_of(render([USER]))
+    assert span.resource.attributes == {
+        "service.name": "lightning-proxy",
+        "agentlightning.rollout_id": span.rollout_id,
+        "agentlightning.attempt_id": span.attempt_id,
+    }
     assert attributes["response_token_ids"] == tokens_of("ok")
     assert attributes["response_logprobs"] == [-0.111, -0.107]
     assert json.loads(attributes["gen_ai.input.messages"]) == [
