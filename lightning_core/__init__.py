@@ -12,54 +12,14 @@ import lazy_loader
 from lightning_core.compat import FORMER, OLD_NAMES, supplied
 from lightning_core.compat.modules import PLACES, install
 
-_own, _, _names = lazy_loader.attach_stub(__name__, __file__)
+_own, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 install()
-
-__all__ = [
-    "LLM",
-    "Adapter",
-    "Algorithm",
-    "Attempt",
-    "Budget",
-    "Dataset",
-    "ExecutionStrategy",
-    "Fault",
-    "FitResult",
-    "Grader",
-    "Hook",
-    "InMemoryLightningStore",
-    "LightningError",
-    "LightningStore",
-    "LitAgent",
-    "ModelProxy",
-    "NamedResources",
-    "NoRewards",
-    "PromptTemplate",
-    "ProxyLLM",
-    "Rollout",
-    "RolloutConfig",
-    "Runner",
-    "Span",
-    "Tracer",
-    "Trainer",
-    "Triplet",
-    "algo",
-    "emit_annotation",
-    "emit_message",
-    "emit_object",
-    "emit_reward",
-    "hookimpl",
-    "operation",
-    "rollout",
-    "run_batch",
-    "setup_logging",
-]
 
 
 def __getattr__(name: str) -> Any:
     if name in OLD_NAMES:
         value = supplied(name)
-    elif name in _names:
+    elif name in __all__:
         value = _own(name)
     elif name in PLACES:
         value = import_module(f"{__name__}.{name}")
@@ -71,4 +31,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_names, *OLD_NAMES} - FORMER.keys())
+    return sorted({*globals(), *__all__, *OLD_NAMES} - FORMER.keys())

@@ -78,7 +78,10 @@ class Run:
         test_dataset: Dataset[Any] | None,
     ) -> None:
         if algorithm is None:
-            raise LightningError("this trainer has no algorithm; name one, as in Trainer(algorithm='baseline')")
+            raise LightningError(
+                "this trainer has no algorithm; name one, as in Trainer(algorithm='baseline'), or run the agent for a "
+                "run that is led elsewhere: agl worker CONFIG --store URL"
+            )
         if not isinstance(agent, LitAgent):
             raise InvalidAgent(f"{agent!r} is not an agent; decorate the function with @rollout, or subclass LitAgent")
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
@@ -213,9 +216,9 @@ class Run:
         """Keep the result of a run that its error ends."""
         try:
             result = self._trainer.result = await self.result("failed")
-        except Exception:
-            # Such as a store that is gone, which is probably what the error tells, too.
-            logger.warning("lightning.result_lost run_id=%s", self._store.run_id, exc_info=True)
+        except Exception as exc:
+            if str(exc) != str(error):  # a store that is gone says the same again
+                logger.warning("lightning.result_lost run_id=%s", self._store.run_id, exc_info=exc)
             return
         self._record_end("failed", result=result, error=error)
         await self._show(result)

@@ -50,6 +50,8 @@ def test_result_says_what_came_of_the_run() -> None:
 def test_trainer_without_an_algorithm_says_so() -> None:
     with pytest.raises(LightningError, match=r"has no algorithm; name one, as in Trainer\(algorithm='baseline'\)"):
         Trainer().fit(solve, [1.0])
+    with pytest.raises(LightningError, match=r"or run the agent for a run that is led elsewhere: agl worker CONFIG"):
+        Trainer().fit(solve, [1.0])
 
 
 def test_function_that_is_no_agent_is_refused() -> None:

@@ -216,8 +216,8 @@ OPERATIONS: Final = {
         ),
         # Workers. A heartbeat that is repeated is one more, and the server need not remember it.
         Operation("query_workers", "GET", "/workers", Role.RUNNER),
-        Operation("update_worker", "POST", "/workers/{worker_id:path}", Role.RUNNER, always_has_id=False),
-        Operation("get_worker_by_id", "GET", "/workers/{worker_id:path}", Role.RUNNER),
+        Operation("update_worker", "POST", "/workers/{worker_id}", Role.RUNNER, always_has_id=False),
+        Operation("get_worker_by_id", "GET", "/workers/{worker_id}", Role.RUNNER),
         # Spans
         Operation("get_next_span_sequence_id", "POST", "/spans/next", Role.ATTEMPT, wrapped_in="sequence_id"),
         Operation(

@@ -13,6 +13,7 @@ from lightning_mongo.errors import Address
 from lightning_mongo.testing import Mongod, free_port
 from pymongo import AsyncMongoClient, MongoClient
 
+from lightning_core import Trainer, rollout
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreClosed, StoreError, StoreUnavailable
 from lightning_core.registry import default_registry
 from lightning_core.store import LightningStore
@@ -122,6 +123,16 @@ async def test_where_no_server_answers_it_is_said_in_time() -> None:
     assert time.monotonic() - began < 20
     assert PASSWORD not in "".join(_told(caught.value))
     await store.aclose()
+
+
+def test_a_run_without_a_server_ends_with_one_error_and_logs_nothing_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MongoLightningStore(f"mongodb://127.0.0.1:{free_port()}", connect_seconds=0.2)
+    with pytest.raises(StoreUnavailable, match="no MongoDB answers"):
+        Trainer(algorithm="baseline", store=store).fit(rollout(lambda task: 1.0), ["a"])
+    asyncio.run(store.aclose())
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_requests_share_one_look_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ class WeaveTracer(OtelTracer):
             `service_timeout_seconds` is negative.
     """
 
+    tracer_name = "weave"
+
     @deprecated(
         without_effect={
             "project_name": "it named a project that nothing was sent to; project='entity/project' sends calls there",

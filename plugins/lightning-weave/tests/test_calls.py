@@ -16,6 +16,7 @@ from opentelemetry import trace as otel
 from pydantic import BaseModel
 
 from lightning_core.emitter import emit_message, operation
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import Trace
 from lightning_core.types import Span
 
@@ -66,6 +67,14 @@ async def test_a_call_has_what_went_in_and_what_came_out(tracer: WeaveTracer) ->
     assert attributes[f"{OUTPUT}.note"] is None
     assert span.status.status_code == "OK"
     assert attributes["weave.call_id"]
+
+
+async def test_spans_of_an_attempt_name_their_tracer(tracer: WeaveTracer, store: InMemoryLightningStore) -> None:
+    attempt = (await store.start_rollout("task")).attempt
+    async with tracer.trace_context(store=store, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id) as trace:
+        secretive("q", api_key="", client={})
+    (span,) = trace.spans
+    assert span.resource.attributes["agentlightning.tracer.name"] == "weave"
 
 
 async def test_keys_are_not_recorded(tracer: WeaveTracer) -> None:
