@@ -54,7 +54,7 @@ def back_up(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
         kind = StoreFull if code == sqlite3.SQLITE_FULL else StoreError
         raise kind(f"cannot copy {source} to {target}: {exc}") from exc
     except OSError as exc:
-        kind = StoreFull if exc.errno == errno.ENOSPC else StoreError
+        kind = StoreFull if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
         raise kind(f"cannot copy {source} to {target}: {exc.strerror or exc}") from exc
 
 

@@ -43,8 +43,8 @@ def explained(exc: Exception, path: Path) -> Exception:
     code = primary_code(exc)
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(
-            f"{path}: there is no room left ({exc}), and nothing of this request was written; free space on its disk, "
-            "or delete what has ended (delete_rollouts)"
+            f"{path}: there is no room left ({exc}), and nothing of this request was written; free space on its disk "
+            "or in its quota, or delete what has ended (delete_rollouts)"
         )
     if code == sqlite3.SQLITE_READONLY:
         return StoreError(f"{path} cannot be written any more: {exc}")
@@ -54,8 +54,13 @@ def explained(exc: Exception, path: Path) -> Exception:
 
 
 def primary_code(exc: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 0 for an error that is not SQLite's but of Python's module."""
+    """Return SQLite's primary result code; 0 for an error that is not SQLite's but of Python's module.
+
+    A write that the system refuses is `SQLITE_FULL`: so a quota, or a limit on the size of files, says that it is full.
+    """
     code: int | None = getattr(exc, "sqlite_errorcode", None)
+    if code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE):
+        return sqlite3.SQLITE_FULL
     return 0 if code is None else code & 0xFF
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from lightning_core.errors import StoreClosed, StoreError
+from lightning_core.errors import StoreClosed, StoreError, StoreFull
 from lightning_core.store.backend import Change
 from lightning_sqlite.database import Database, explained
 from lightning_sqlite.session import Session
@@ -57,7 +57,7 @@ class Writer:
         self._announce = announce
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._is_full = False
         self._broken_by: BaseException | None = None
         self._ended: Future[None] = Future()
         self._ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
@@ -211,17 +211,17 @@ class Writer:
                     self._carry_out([operation])
                 return
             outcomes, changes = [exc], []
+        outcomes = [explained(each, self._path) if isinstance(each, Exception) else each for each in outcomes]
+        full = next((each for each in outcomes if isinstance(each, StoreFull)), None)
+        if full is not None and not self._is_full:  # the first one, until something is written again
+            logger.error("lightning.store_full path=%s: %s", self._path, full)
+        self._is_full = full is not None or (self._is_full and not changes)
         if changes:
             try:
                 self._announce(changes)
             except Exception:
                 logger.warning("lightning.change_not_announced path=%s", self._path, exc_info=True)
-        self._answer(
-            [
-                _Answer(operation, explained(outcome, self._path) if isinstance(outcome, Exception) else outcome)
-                for operation, outcome in zip(batch, outcomes, strict=True)
-            ]
-        )
+        self._answer([_Answer(operation, outcome) for operation, outcome in zip(batch, outcomes, strict=True)])
 
     def _answer(self, answers: Sequence[_Answer]) -> None:
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Answer]] = defaultdict(list)

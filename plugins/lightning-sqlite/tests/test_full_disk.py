@@ -1,6 +1,8 @@
 """A disk without room: what does not fit is refused, the rest goes on."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +62,35 @@ async def test_the_store_goes_on_when_there_is_room_again(path: Path) -> None:
     assert claimed is not None
     assert claimed.input == LARGE
     await store.aclose()
+
+
+PROGRAM = """
+import asyncio, resource, sys
+import aiohttp
+from lightning_http import LightningStoreServer
+from lightning_sqlite import SqliteLightningStore
+
+async def main():
+    store = SqliteLightningStore(sys.argv[1])
+    async with LightningStoreServer(store, key="") as server, aiohttp.ClientSession() as session:
+        for size in (1, 400_000, 400_000, 1):
+            body = {"rollouts": [{"input": "x" * size}]}
+            async with session.post(server.url + "/v1/agl/queues/rollouts/enqueue", json=body) as answer:
+                told = await answer.json()
+                print(answer.status, told["message"] if answer.status == 507 else "")
+    await store.aclose()
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+asyncio.run(main())
+"""
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    first, *refused, last = ran.stdout.splitlines()
+    assert (first.strip(), last.strip()) == ("201", "201")
+    assert all(each.startswith(f"507 {path}: there is no room left (disk I/O error)") for each in refused)
+    assert len(refused) == 2
+    assert ran.stderr.count("lightning.store_full") == 1
