@@ -168,7 +168,16 @@ class Fault(LightningError):
 
     An agent or a grader raises it, also from inside of a library, to say that the attempt says nothing about the
     agent. The rollout is run again without using up one of its attempts, at most three times.
+
+    Args:
+        args: What happened.
+        retry_after: The least seconds to wait before the rollout is run again, of which there are more each time; None
+            for at once.
     """
+
+    def __init__(self, *args: object, retry_after: float | None = None) -> None:
+        super().__init__(*args)
+        self.retry_after = retry_after
 
 
 class StoreUnavailable(StoreError, Fault):

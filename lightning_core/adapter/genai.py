@@ -44,9 +44,13 @@ BUDGET_EXHAUSTED = "budget_exhausted"
 """The value of `ERROR_TYPE` for a call that a budget kept from starting."""
 ATTEMPT_LIMIT = "attempt_limit_reached"
 """The value of `ERROR_TYPE` for a call that the limits of its attempt kept from starting."""
-BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke", "backend_garbage"})
-"""The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model's server is out of reach, broke off,
-or answered something else."""
+TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
+"""HTTP statuses of a model that did not answer now, and may do so later."""
+BACKEND_FAILED = frozenset(
+    {"backend_unavailable", "backend_broke", "backend_garbage", "backend_timeout", *map(str, TRANSIENT_STATUSES)}
+)
+"""The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model's server is out of reach, too slow
+or too busy, broke off, or answered something else."""
 PURPOSE = "agentlightning.call.purpose"
 """What a call was for, where it is not one of the agent's own. Such a call counts, but is not training data."""
 PROXY_SERVICE = "lightning-proxy"

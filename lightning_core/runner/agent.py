@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.rewards import sound_final_reward
 from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
 from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, of_attempt, take_in_calls
+from lightning_core.runner.clients import find_no_answer
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
 from lightning_core.runner.outcome import (
     Outcome,
@@ -37,6 +39,7 @@ from lightning_core.runner.outcome import (
     give_back_claimed,
     has_succeeded_by,
     is_fault,
+    log_fault,
     place_of,
     record_result,
     report,
@@ -66,9 +69,10 @@ class LitAgentRunner(Runner[T_task]):
     `failure` (`type` and `message`).
 
     What is not the agent's is a fault, in the metadata under `fault`, and the store lets the rollout run again: the
-    agent or its grader raised a `Fault`, the resources are gone, the spans could not be stored, or the runner was
-    cancelled. When the store says that it does not want the attempt any more (its rollout was cancelled, deleted, or
-    given to another worker), the agent is stopped.
+    agent or its grader raised a `Fault` or what a model's client raises when the model gives no answer, the resources
+    are gone, the spans could not be stored, or the runner was cancelled. Where the model may answer later, the runner
+    first waits: as long as the answer asks for, and longer after each attempt. When the store says that it does not
+    want the attempt any more (its rollout was cancelled, deleted, or given to another worker), the agent is stopped.
 
     Args:
         tracer: Records what the agent does.
@@ -114,6 +118,7 @@ class LitAgentRunner(Runner[T_task]):
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
         self._heartbeats: Heartbeats | None = None
+        self._has_succeeded = False
         self.worker_id: int | None = None
         """What tells it apart from the other runners of a run; `get_worker_id` returns its id in the store."""
 
@@ -188,7 +193,7 @@ class LitAgentRunner(Runner[T_task]):
                 rollout = None if event is not None and event.is_set() else await self._claim(stop)
                 if rollout is None:
                     return
-                outcome = await self._run(rollout)
+                outcome = await self._run(rollout, stop=stop)
                 done += 1
                 if isinstance(outcome.error, BudgetExhausted):
                     # The next call would be refused, too; the leader of the run ends it meanwhile.
@@ -257,13 +262,45 @@ class LitAgentRunner(Runner[T_task]):
         await give_back_claimed(self.store, self.heartbeats.worker_id, request_id)
         return None
 
-    async def _run(self, rollout: AttemptedRollout, *, may_requeue: bool = True) -> Outcome:
+    def _pause_seconds(self, rollout: AttemptedRollout, outcome: Outcome, began: float) -> float | None:
+        """Return how long to keep a rollout back whose model gave no answer; None after another fault.
+
+        Where it never was within reach, its address is probably wrong. The attempt's limit of time stays the limit.
+        """
+        found = find_no_answer(outcome.error)
+        if found is None:
+            return None
+        if found.is_final or (found.is_out_of_reach and not self._has_succeeded):
+            return 0.0
+        limit = rollout.config.timeout_seconds
+        left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
+        return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
+
+    async def _pause(
+        self, outcome: Outcome, stopped: "asyncio.Future[Exception]", stop: "asyncio.Future[Any] | None"
+    ) -> None:
+        """Keep the rollout, and this runner from the next one, until its model may answer, or it is time to stop."""
+        ends = {stopped} if stop is None else {stopped, stop}
+        await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            outcome.end_with(stopped.result())
+
+    async def _run(
+        self, rollout: AttemptedRollout, *, may_requeue: bool = True, stop: "asyncio.Future[Any] | None" = None
+    ) -> Outcome:
         assignment = Assignment(rollout, self.store)
         here = current_runner.set(self)
         try:
             with self.heartbeats.working_on(assignment):
                 async with assignment.listening():
+                    began = asyncio.get_running_loop().time()
                     outcome = await self._execute(rollout, assignment.stopped)
+                    self._has_succeeded |= outcome.status == "succeeded"
+                    if outcome.is_fault:
+                        outcome.pause_seconds = self._pause_seconds(rollout, outcome, began) if may_requeue else None
+                        log_fault(self.store, rollout.attempt, outcome)
+                        if outcome.pause_seconds:
+                            await self._pause(outcome, assignment.stopped, stop)
                 attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
                 if attempt is not None:
                     await self._tell_end(rollout.rollout_id, attempt, outcome)

@@ -11,6 +11,7 @@ from lightning_core.adapter.calls import has_failed
 from lightning_core.concurrency import contained, in_daemon_thread
 from lightning_core.errors import AgentError, AgentTimeout, AttemptLimitReached, BudgetExhausted, Fault
 from lightning_core.model_proxy import flush_calls
+from lightning_core.runner.clients import find_no_answer
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, ProxyLLM, Span
@@ -73,7 +74,10 @@ async def take_in_calls(
         outcome.end_with(reached)
     elif (broken := _without_answer(outcome.spans)) is not None:
         # An agent that bears it, and fails at something else later, has failed.
-        outcome.end_with(Fault(f"its model gave no answer: {broken.status.description}"))
+        fault = Fault(f"its model gave no answer: {broken.status.description}", retry_after=0.0)
+        if find_no_answer(outcome.error) is not None:  # a client's, which has how long to wait
+            fault.retry_after, fault.__cause__ = None, outcome.error
+        outcome.end_with(fault)
 
 
 def _without_answer(spans: Sequence[Span]) -> Span | None:

@@ -25,10 +25,14 @@ from lightning_core.errors import (
     NotFound,
     StoreUnavailable,
 )
+from lightning_core.runner.clients import find_no_answer
 from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout, Span, SpanCoreFields
 from lightning_core.types.text import well_formed
+
+PAUSE = "pause_seconds"
+"""Where an attempt's metadata say how long its rollout was kept back after a fault of its model."""
 
 _ALLOWED = "None, a number, a dict of numbers by name, or a list of spans (ReadableSpan, Span or SpanCoreFields)"
 
@@ -115,14 +119,6 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
 
 
-OUT_OF_REACH = frozenset({("openai", "APIConnectionError"), ("anthropic", "APIConnectionError")})
-"""What clients of models raise when they have given up reaching the model: the module and the name of the class.
-
-`litellm` derives its own from openai's. A plain `ConnectionError` is not here: it may come from anything that an agent
-talks to.
-"""
-
-
 @dataclass(slots=True)
 class Outcome:
     """How an attempt went."""
@@ -131,6 +127,8 @@ class Outcome:
     error: Exception | None = None
     is_fault: bool = False
     """Whether the error is not the agent's."""
+    pause_seconds: float | None = None
+    """How long the runner kept the rollout back after a fault, for its model to come back; None for another fault."""
     result: Any = None
     """What the agent returned."""
     spans: list[Span] = field(default_factory=list)
@@ -164,17 +162,10 @@ class Outcome:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error is a `Fault`, says that a model is out of reach, or is a group of nothing else.
-
-    An error that was raised from one which says that a model is out of reach says so, too: frameworks have their own.
-    """
+    """Whether an error is a `Fault`, says that a model gave no answer, or is a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_fault, error.exceptions))
-    return isinstance(error, Fault) or _says_out_of_reach(error) or _says_out_of_reach(error.__cause__)
-
-
-def _says_out_of_reach(error: BaseException | None) -> bool:
-    return any((kind.__module__, kind.__qualname__) in OUT_OF_REACH for kind in type(error).__mro__)
+    return isinstance(error, Fault) or find_no_answer(error) is not None
 
 
 def describe(error: Exception) -> dict[str, str]:
@@ -214,7 +205,8 @@ def is_the_users(file: str) -> bool:
 
 def _url_of(error: Exception) -> str | None:
     """Return the URL that a model's client could not reach, without what may be secret in it."""
-    if not _says_out_of_reach(error):
+    no_answer = find_no_answer(error)
+    if no_answer is None or not no_answer.is_out_of_reach:
         return None
     url = urlsplit(str(getattr(getattr(error, "request", None), "url", "")))
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if url.netloc else None
@@ -256,13 +248,13 @@ async def report(
     usage = outcome.usage
     if usage.calls:
         told[USAGE] = as_metadata(usage)
+    if outcome.pause_seconds is not None:
+        told[PAUSE] = outcome.pause_seconds
     try:
         if failure is not None and outcome.error is not None and outcome.is_fault:
-            why = f"{failure['type']}: {failure['message']}"
-            _log_fault(store, rollout.attempt, why, outcome.error)
             if told:  # a fault adds its reason, and ends the attempt
                 await store.update_attempt(rollout_id, attempt_id, add_metadata=told)
-            return await _fault(store, rollout, why, may_requeue=may_requeue)
+            return await _fault(store, rollout, _line_of(failure), may_requeue=may_requeue)
         if failure is not None:
             told["failure"] = failure
         attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, add_metadata=told)
@@ -328,8 +320,12 @@ _known_faults: set[tuple[str, str]] = set()
 """By run, the faults that a warning was logged of. Of a model that is down each attempt has one."""
 
 
-def _log_fault(store: LightningStore, attempt: Attempt, why: str, error: Exception) -> None:
+def log_fault(store: LightningStore, attempt: Attempt, outcome: Outcome) -> None:
     """Log a fault: the first of its kind in a run as a warning, with a traceback where it is a surprise."""
+    error = outcome.error
+    assert error is not None
+    assert outcome.failure is not None
+    why = _line_of(outcome.failure)
     is_known = (store.run_id, why) in _known_faults
     if len(_known_faults) >= _MAX_KNOWN_FAULTS:
         _known_faults.clear()
@@ -337,13 +333,18 @@ def _log_fault(store: LightningStore, attempt: Attempt, why: str, error: Excepti
     shows_traceback = logger.isEnabledFor(logging.DEBUG) or not (is_known or is_fault(error))
     logger.log(
         logging.INFO if is_known else logging.WARNING,
-        "lightning.fault rollout_id=%s attempt_id=%s: %s%s",
+        "lightning.fault rollout_id=%s attempt_id=%s: %s%s%s",
         attempt.rollout_id,
         attempt.attempt_id,
         why,
+        f"; its runner waits for {outcome.pause_seconds:.1f} s" if outcome.pause_seconds else "",
         "" if is_known else "; further ones like this are logged at level INFO",
         exc_info=error if shows_traceback else None,
     )
+
+
+def _line_of(failure: Mapping[str, str]) -> str:
+    return f"{failure['type']}: {failure['message']}"
 
 
 async def _fault(store: LightningStore, rollout: AttemptedRollout, reason: str, *, may_requeue: bool) -> Attempt:

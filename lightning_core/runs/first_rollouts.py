@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from lightning_core.adapter.usage import read_usage
 from lightning_core.errors import AgentTimeout, NoRewards
-from lightning_core.runner.outcome import OUT_OF_REACH
+from lightning_core.runner import clients
+from lightning_core.runner.outcome import PAUSE
 from lightning_core.runs.result import RolloutCounts, failure_at, pattern_of
 from lightning_core.types import Attempt, Rollout, Span
 
@@ -16,7 +18,8 @@ logger = logging.getLogger(__name__)
 class FirstRollouts:
     """Hooks that watch how a run begins.
 
-    When the first rollouts have all failed for the same reason and none has succeeded, `guard` ends its work. When none
+    When the first rollouts have all failed for the same reason and none has succeeded, `guard` ends its work; what a
+    model may answer later is waited for before, for `PATIENCE_SECONDS`. When none
     of those that succeeded has a model call, and the process uses a client whose calls nothing records, that is logged
     once.
 
@@ -39,6 +42,7 @@ class FirstRollouts:
         self._pattern: str | None = None
         self._cause = ""
         self._silent = 0
+        self._waits_since = math.inf
         self._end: Callable[[], object] | None = None
 
     @property
@@ -64,7 +68,7 @@ class FirstRollouts:
             and attempt.status in ("failed", "timeout")
             and (cause := _cause_of(rollout, attempt)) is not None
         ):
-            self._count_failure(rollout.rollout_id, cause, failure_at(attempt))
+            self._count_failure(rollout.rollout_id, cause, attempt)
 
     def lightning_run_end(self) -> None:
         """Look at a run that was shorter than what it takes."""
@@ -98,14 +102,19 @@ class FirstRollouts:
                 f"{self._cause}. Where that is to be expected at first, set stop_on_identical_failures to false"
             ) from None
 
-    def _count_failure(self, rollout_id: str, cause: str, where: str) -> None:
-        pattern = pattern_of(cause)
+    def _count_failure(self, rollout_id: str, cause: str, attempt: Attempt) -> None:
+        where, pattern, is_over = failure_at(attempt), pattern_of(cause), True
+        if (pause := (attempt.metadata or {}).get(PAUSE)) is not None:
+            pattern = cause.partition(":")[0]  # what is left of a limit differs from answer to answer
+        if pause:
+            self._waits_since = min(self._waits_since, attempt.start_time)
+            is_over = (attempt.end_time or 0.0) - self._waits_since >= clients.PATIENCE_SECONDS
         if self._pattern not in (None, pattern):
             self._stops = False
             return
         self._pattern, self._cause = pattern, f"{cause} ({where})" if where else cause
         self._failed.add(rollout_id)
-        if len(self._failed) >= self._count and self._end is not None:
+        if is_over and len(self._failed) >= self._count and self._end is not None:
             self._stops = False
             self._end()
 
@@ -137,5 +146,4 @@ def _cause_of(rollout: Rollout, attempt: Attempt) -> str | None:
         return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
     fault = str(metadata.get("fault", ""))
     # A model's client has tried several times by itself. Any other fault is run again before it counts.
-    has_ended = rollout.status == "failed" or fault.partition(":")[0] in {name for _, name in OUT_OF_REACH}
-    return fault if fault and has_ended else None
+    return fault if fault and (rollout.status == "failed" or PAUSE in metadata) else None

@@ -1,8 +1,12 @@
 import asyncio
+import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
 
@@ -12,12 +16,14 @@ from lightning_core.algorithm import describe_failure
 from lightning_core.emitter import emit_annotation
 from lightning_core.errors import Fault
 from lightning_core.runner import LitAgentRunner
+from lightning_core.runner.clients import PATIENCE_SECONDS
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, Span
+from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, RolloutConfig, Span
+from tests.runner.conftest import look_at
 
 if TYPE_CHECKING:
-    from tests.runner.conftest import MakeAgent, RunAgent
+    from tests.runner.conftest import LoopClock, MakeAgent, RunAgent
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -94,6 +100,118 @@ async def test_group_of_faults_is_a_fault_and_a_mixed_one_is_not(run_agent: "Run
     assert faults.rollout.status == "requeuing"
     assert mixed.rollout.status == "failed"
     assert mixed.failure["type"] == "ExceptionGroup"
+
+
+def refuse(**headers: str) -> float:
+    answer = httpx.Response(
+        429,
+        headers={name.replace("_", "-"): each for name, each in headers.items()},
+        request=httpx.Request("POST", "http://127.0.0.1/v1"),
+    )
+    raise openai.RateLimitError("too many requests", response=answer, body=None)
+
+
+@contextmanager
+def on_pause(call: Callable[[], object]) -> Iterator[None]:
+    """Call a function whenever a runner begins to wait for a model."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "its runner waits for" in record.getMessage():
+                call()
+
+    log, handler = logging.getLogger("lightning_core.runner.outcome"), Handler()
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
+
+
+async def test_a_rollout_is_kept_back_longer_each_time_its_model_says_there_are_too_many_requests(
+    make_agent: "MakeAgent", store: InMemoryLightningStore, loop_clock: "LoopClock"
+) -> None:
+    asked = 0
+
+    def agent() -> float:
+        nonlocal asked
+        asked += 1
+        return 1.0 if asked == 4 else refuse()
+
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=4)
+    passing = on_pause(partial(loop_clock.advance, 1.3 * PATIENCE_SECONDS))
+    with runner.run_context(agent=make_agent(agent), store=store), passing:
+        await runner.iter()
+
+    ended = await store.get_rollout_by_id(queued.rollout_id)
+    assert ended is not None
+    assert ended.status == "succeeded"
+    *faults, last = await store.query_attempts(queued.rollout_id)
+    pauses = [(each.metadata or {})["pause_seconds"] for each in faults]
+    assert 0 < pauses[0] < pauses[1] < pauses[2]
+    assert [(each.metadata or {})["fault"] for each in faults] == ["RateLimitError: too many requests"] * 3
+    assert "fault" not in (last.metadata or {})
+
+
+@pytest.mark.parametrize("by", ["event", "cancelled rollout", "cancelled runner"])
+async def test_a_runner_that_waits_for_a_model_stops_at_once(store: InMemoryLightningStore, by: str) -> None:
+    waits, stop = asyncio.Event(), asyncio.Event()
+
+    @rollout
+    async def agent(task: Any) -> float:
+        return refuse(retry_after="60")
+
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store), on_pause(waits.set):
+        running = asyncio.ensure_future(runner.iter(event=stop))
+        async with asyncio.timeout(30):
+            await waits.wait()
+            if by == "event":
+                stop.set()
+            elif by == "cancelled rollout":
+                await store.update_rollout(queued.rollout_id, status="cancelled")
+            else:
+                running.cancel()
+            await asyncio.wait((running,))
+
+    ended = await store.get_rollout_by_id(queued.rollout_id)
+    assert ended is not None
+    assert ended.status == ("cancelled" if by == "cancelled rollout" else "requeuing")
+
+
+async def test_a_rollout_that_waits_for_its_model_does_not_run_out_of_its_time(run_agent: "RunAgent") -> None:
+    @rollout
+    async def agent(task: Any) -> float:
+        return refuse(retry_after="60")
+
+    ran = await run_agent(agent, config=RolloutConfig(timeout_seconds=1.0))
+
+    assert (ran.rollout.status, ran.attempt.status) == ("requeuing", "failed")
+    assert (ran.attempt.metadata or {})["pause_seconds"] < 1.0
+
+
+async def test_a_model_that_was_never_within_reach_is_not_waited_for(
+    store: InMemoryLightningStore, loop_clock: "LoopClock"
+) -> None:
+    @rollout
+    async def agent(task: str) -> float:
+        if task == "fine":
+            return 1.0
+        raise openai.APIConnectionError(request=httpx.Request("POST", "http://127.0.0.1/v1"))
+
+    ids = [(await store.enqueue_rollout(task)).rollout_id for task in ("early", "fine", "late")]
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3)
+    with runner.run_context(agent=agent, store=store), on_pause(partial(loop_clock.advance, PATIENCE_SECONDS)):
+        await runner.iter()
+
+    early, _, late = [(await look_at(store, each)).attempt.metadata or {} for each in ids]
+    assert early["pause_seconds"] == 0
+    assert late["pause_seconds"] > 0
 
 
 async def test_rollout_that_had_too_many_faults_says_so(run_agent: "RunAgent", store: InMemoryLightningStore) -> None:

@@ -3,17 +3,20 @@
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from opentelemetry import trace
 
 from lightning_core import Trainer, rollout
 from lightning_core.errors import NoRewards
-from lightning_core.types import RolloutConfig
+from lightning_core.runner import clients
+from lightning_core.types import Attempt, RolloutConfig
 
 TASKS = list(range(40))
 UNREACHABLE = "http://127.0.0.1:9/v1"
@@ -79,6 +82,37 @@ def test_a_run_goes_on_where_it_may_be_another_reason(answer: Callable[[int], An
 
 def test_a_run_goes_on_once_a_rollout_has_succeeded() -> None:
     assert fit(lambda task: 1.0 if task == 3 else refuse(task)) == len(TASKS)
+
+
+def limited(task: int, code: str = "rate_limit_exceeded") -> float:
+    answer = httpx.Response(429, request=httpx.Request("POST", UNREACHABLE))
+    raise openai.RateLimitError(f"{code} of {task}", response=answer, body=None)
+
+
+def test_rate_limits_end_a_run_once_its_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "PATIENCE_SECONDS", 0.6)
+    asked: list[float] = []
+
+    def answer(task: int) -> float:
+        asked.append(time.monotonic())
+        return limited(task)
+
+    with pytest.raises(NoRewards, match=r"have all failed for the same reason.*: RateLimitError: rate_limit_exceeded"):
+        fit(answer)
+    assert asked[-1] - asked[0] > 0.6 / 2
+    assert len(asked) > 8
+
+
+def test_a_quota_that_is_used_up_ends_a_run_at_once() -> None:
+    pauses: list[float] = []
+
+    class Endings:
+        def lightning_rollout_end(self, attempt: Attempt) -> None:
+            pauses.append((attempt.metadata or {})["pause_seconds"])
+
+    with pytest.raises(NoRewards, match=r"the first 8 rollouts have all failed for the same reason.*quota"):
+        fit(lambda task: limited(task, "insufficient_quota"), hooks=[Endings()])
+    assert set(pauses) == {0.0}
 
 
 def test_a_run_ends_when_its_first_rollouts_all_time_out() -> None:

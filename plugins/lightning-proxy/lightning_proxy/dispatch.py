@@ -4,13 +4,12 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
+from lightning_core.runner.clients import asked_seconds
 from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
 from lightning_proxy.backend import (
@@ -312,7 +311,7 @@ class Sender:
             refused,
             is_elsewhere=self._is_elsewhere(call, tried),
             is_last=answer.header("x-should-retry") == "false",
-            asked_seconds=_asked_seconds(answer),
+            asked_seconds=asked_seconds(answer.header),
             answer=WholeAnswer(answer.status, body, answer.headers),
         )
 
@@ -336,16 +335,6 @@ class Sender:
             return None
         waits = [_number(headers.get(name, "")) or math.inf for name in _CLIENT_TIMEOUTS]
         return asked if call.seconds() + asked < min(waits) else None
-
-
-def _asked_seconds(answer: BackendAnswer) -> float | None:
-    """Return the wait that a backend asks for: milliseconds, seconds or a date; None for none."""
-    milliseconds, asked = _number(answer.header("retry-after-ms")), answer.header("retry-after")
-    seconds = _number(asked) if milliseconds is None else milliseconds / 1000
-    if seconds is None and asked:
-        with suppress(ValueError):
-            seconds = parsedate_to_datetime(asked).timestamp() - time.time()
-    return seconds if seconds is not None and seconds > 0 else None
 
 
 def _number(text: str) -> float | None:
