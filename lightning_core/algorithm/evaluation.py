@@ -41,6 +41,8 @@ class Trial(BaseModel):
     """Why there is none, in one line."""
     is_fault: bool = False
     """Whether that is a fault of the infrastructure: then the trial says nothing of the agent."""
+    faults: int = 0
+    """How many of its attempts ended in a fault; after each but the last it was run again."""
     seconds: float | None = None
     """How long its last attempt took."""
     cost_usd: float | None = None
@@ -325,17 +327,21 @@ async def run_trials(
     """
     inputs = [sample for sample in samples for _ in range(repeat)]
     batch = await run_batch(store, inputs, mode=mode, resources_id=resources_id, config=config, request_id=request_id)
-    return [_trial(outcome) for outcome in batch.outcomes]
+    return [await _trial(store, outcome) for outcome in batch.outcomes]
 
 
-def _trial(outcome: RolloutOutcome) -> Trial:
+async def _trial(store: LightningStore, outcome: RolloutOutcome) -> Trial:
     attempt = outcome.attempt
+    attempts = [] if attempt is None else [attempt]
+    if attempt is not None and attempt.sequence_id > 1:
+        attempts = list(await store.query_attempts(outcome.rollout.rollout_id))
     ended = None if attempt is None else attempt.end_time
     return Trial(
         rollout_id=outcome.rollout.rollout_id,
         reward=outcome.reward,
         failure=outcome.failure,
         is_fault=_is_fault(outcome),
+        faults=sum("fault" in (each.metadata or {}) for each in attempts),
         seconds=None if attempt is None or ended is None else max(0.0, ended - attempt.start_time),
         cost_usd=None if attempt is None else usage_in(attempt.metadata).cost,
     )

@@ -16,6 +16,7 @@ from lightning_core.algorithm.evaluation import (
     Evaluation,
     Record,
     SampleTrials,
+    Trial,
     key_of,
     mean_of,
     require_reward,
@@ -94,8 +95,10 @@ class GateResult(Record):
     """About how many it takes to rule out the drop where nothing changes."""
     lost: int
     """Samples that a fault kept from a comparison, in this run."""
+    faulted: int = 0
+    """Rollouts of which an attempt ended in a fault, in this run, whether another one gave a reward or not."""
     hidden: float = 0.0
-    """How large a drop the rollouts could hide that were lost to faults, in this run."""
+    """How large a drop these rollouts could hide."""
     lost_before: int
     """Samples of the dataset that a fault kept from the baseline."""
     not_in_dataset: int
@@ -134,7 +137,7 @@ class GateResult(Record):
         if self.lost:
             lines += ["", f"{self.lost} samples were lost to faults."]
         if self.hidden:
-            lines += ["", f"What was lost to faults could hide a drop of {number_text(self.hidden)}."]
+            lines += ["", f"{self.faulted} rollouts had faults, which could hide a drop of {number_text(self.hidden)}."]
         if self.lost_before:
             lines += ["", f"{self.lost_before} samples were lost to faults in the baseline."]
         if self.not_in_dataset:
@@ -163,7 +166,8 @@ class Gate(Evaluate):
     The samples that both have are run in a random order. After each part of them the mean difference gets bounds that
     hold at every look (see `anytime_bounds`). The gate ends as soon as they lie above `-max_drop`, or below it. A
     rollout in which the agent failed, or that has no reward, counts with the lowest reward; a fault does not count.
-    What faults could hide, had all that was lost to them the lowest reward, is taken from the lower bound.
+    What faults could hide, had each rollout that met one the lowest reward, is taken from the lower bound: one that was
+    run again, too, as an agent may raise a fault instead of being wrong, until it is right.
 
     Args:
         baseline: The file of the evaluation.
@@ -256,6 +260,7 @@ class Gate(Evaluate):
             of=len(order),
             needed=math.ceil(_PER_MARGIN * (self.high - self.low) / self.max_drop),
             lost=self._lost(found),
+            faulted=sum(_met_fault(trial) for sample in found for trial in sample.trials),
             hidden=self._hidden(found),
             lost_before=len(both) - len(order),
             not_in_dataset=len(before) - len(both),
@@ -295,7 +300,7 @@ class Gate(Evaluate):
         return "passed" if low > -self.max_drop else "undecided"
 
     def _hidden(self, found: Sequence[SampleTrials]) -> float:
-        lost = fmean(fmean(trial.is_fault for trial in sample.trials) for sample in found)
+        lost = fmean(fmean(map(_met_fault, sample.trials)) for sample in found)
         return lost * (self.high - self.low)
 
     def _lost(self, found: Iterable[SampleTrials]) -> int:
@@ -328,6 +333,10 @@ class Gate(Evaluate):
                 failure = next((each.failure for each in second.trials if each.failure is not None), None)
                 dropped.append(Regression(task=second.task, before=before, after=after, failure=failure))
         return sorted(dropped, key=lambda each: each.after - each.before)[:_MAX_NAMED]
+
+
+def _met_fault(trial: Trial) -> bool:
+    return trial.is_fault or trial.faults > 0
 
 
 def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Change | None:

@@ -120,7 +120,24 @@ async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path
     assert found.reward.low is not None
     assert found.reward.low > -0.1
     assert "150 samples were lost to faults." in found.markdown()
-    assert "What was lost to faults could hide a drop of 0.50." in found.markdown()
+    assert "150 rollouts had faults, which could hide a drop of 0.50." in found.markdown()
+
+
+async def test_an_agent_that_raises_a_fault_instead_of_being_wrong_does_not_pass(baseline: Callable[..., Path]) -> None:
+    asked: Counter[int] = Counter()
+
+    def score(task: int) -> float:
+        asked[task] += 1
+        if task % 3 == 0 and asked[task] <= 1 + task % 2:
+            raise Fault("the tools are away")
+        return 1.0
+
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, seed=0)
+    assert (found.outcome, found.n, found.lost, found.faulted) == ("undecided", MANY, 0, MANY // 3)
+    assert found.reward.after == 1.0
+    assert found.hidden == pytest.approx(1 / 3)
+    assert "100 rollouts had faults, which could hide a drop of 0.33." in found.markdown()
+    assert '"faulted": 100' in found.model_dump_json(indent=1)
 
 
 async def test_an_earlier_outcome_does_not_outlive_a_gate_that_fails(tmp_path: Path) -> None:
@@ -147,7 +164,7 @@ async def test_a_fault_of_one_of_several_rollouts_counts(baseline: Callable[...,
 
     def score(task: int) -> float:
         asked[task] += 1
-        if asked[task] <= 7:  # four attempts of one of the two rollouts, three of the other
+        if asked[task] == 1:  # of one of the two rollouts
             raise Fault("the prompt is too long")
         return 1.0
 
