@@ -14,8 +14,14 @@ from pydantic_core import PydanticCustomError
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_core.types import Dataset
+from lightning_core.types.text import well_formed_value
 
 HUB_PREFIX = "hf:"
+
+NOT_UNICODE = (
+    r"a text is not valid Unicode: half of a character, such as \ud83d alone, cannot be stored; mend or drop it"
+)
+"""Of texts with a lone surrogate, which JSON and YAML can write."""
 
 
 class Hub(BaseModel):
@@ -120,9 +126,9 @@ def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any
         dataset: Any = source.load()
         source = source.name
     elif not isinstance(source, str):
-        dataset = list(source)
+        dataset = _checked("dataset", list(source))
     elif (read := _READERS.get(Path(source).suffix)) is not None:
-        dataset = _read_file(folder / source, read)
+        dataset = _checked(f"dataset {source!r}", _read_file(folder / source, read))
     elif ":" in source:
         dataset = load_object(source)
         try:
@@ -142,6 +148,13 @@ def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any
     if len(dataset) == 0:
         raise ConfigError(f"dataset {source!r} is empty")
     return dataset  # type: ignore[no-any-return]  # just checked
+
+
+def _checked(what: str, samples: list[Any]) -> list[Any]:
+    for number, sample in enumerate(samples, start=1):
+        if well_formed_value(sample) != sample:
+            raise ConfigError(f"{what}: in sample {number}, {NOT_UNICODE}")
+    return samples
 
 
 def _read_file(path: Path, read: Callable[[Path], list[Any]]) -> list[Any]:

@@ -25,7 +25,7 @@ from lightning_core.config.components import (
     require_agent,
     search_first,
 )
-from lightning_core.config.datasets import Hub, load_dataset
+from lightning_core.config.datasets import NOT_UNICODE, Hub, load_dataset
 from lightning_core.config.files import ConfigFile, Place, override, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.errors import (
@@ -43,6 +43,7 @@ from lightning_core.runs.standing import plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Dataset, PromptTemplate, ProxyLLM, RolloutConfig
+from lightning_core.types.text import well_formed
 
 if TYPE_CHECKING:
     from lightning_core.display.live import Display
@@ -311,8 +312,11 @@ def _validate(file: ConfigFile) -> Config:
 
 
 def _check_templates(file: ConfigFile, config: Config) -> None:
-    """Refuse the name of a file where the text of a prompt belongs."""
+    """Refuse the name of a file where the text of a prompt belongs, and a text that cannot be stored."""
     for name, resource in (config.initial_resources or {}).items():
+        if isinstance(resource, PromptTemplate) and well_formed(resource.template) != resource.template:
+            place = ("initial_resources", name, "template")
+            raise ConfigError(f"{file.where(place)}: initial_resources.{name}.template: {NOT_UNICODE}")
         if isinstance(resource, PromptTemplate) and _FILE_NAME.fullmatch(resource.template):
             place = ("initial_resources", name, "template")
             raise ConfigError(

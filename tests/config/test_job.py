@@ -258,3 +258,19 @@ def test_the_name_of_a_file_in_place_of_a_prompt_is_refused(write: WriteFile, te
     message = rf":7: initial_resources\.main\.template is '{template}', which names a file; give the text of the prompt"
     with pytest.raises(ConfigError, match=message):
         load_job(config, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("samples", "template", "message"),
+    [
+        ("[1]", r"Say \ud83d", r":7: initial_resources\.main\.template: a text is not valid Unicode"),
+        (r'[1, {q: "\ud83d"}]', "Say", r":3: train_dataset: dataset: in sample 2, a text is not valid Unicode"),
+    ],
+)
+def test_half_of_a_character_is_found_before_the_run(
+    write: WriteFile, samples: str, template: str, message: str
+) -> None:
+    resources = f'initial_resources:\n  main:\n    resource_type: prompt_template\n    template: "{template}"\n'
+    config = write("config.yaml", f"agent: my_agent:solve\nalgorithm: baseline\ntrain_dataset: {samples}\n{resources}")
+    with pytest.raises(ConfigError, match=message):
+        load_job(config, dry_run=True)

@@ -25,6 +25,9 @@ class UnusableFile(StoreError):
     """The file cannot be a store, or cannot be opened as one; it was left as it was."""
 
 
+_HOW_TO_FREE = "free space on its disk or in its quota, such as by agl runs rm --older-than 30d"
+
+
 def explained(exc: Exception, path: Path) -> Exception:
     """Return the error that a caller understands, for one that carrying out an operation raised.
 
@@ -43,8 +46,8 @@ def explained(exc: Exception, path: Path) -> Exception:
     code = primary_code(exc)
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(
-            f"{path}: there is no room left ({exc}), and nothing of this request was written; free space on its disk "
-            "or in its quota, or delete what has ended (delete_rollouts)"
+            f"{path}: there is no room left ({exc}), and nothing of this request was written; {_HOW_TO_FREE}, "
+            "or delete what has ended (delete_rollouts)"
         )
     if code == sqlite3.SQLITE_READONLY:
         return StoreError(f"{path} cannot be written any more: {exc}")
@@ -158,7 +161,7 @@ class Database:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return UnusableFile(f"{self.path} is damaged: {exc}; take a copy that is not, or another path")
         if code == sqlite3.SQLITE_FULL:
-            return StoreFull(f"{self.path} cannot be opened: there is no room left on its disk ({exc}); free some")
+            return StoreFull(f"{self.path} cannot be opened: there is no room left on its disk ({exc}); {_HOW_TO_FREE}")
         for place, what in ((self.path.parent, "folder"), (self.path, "file")):
             if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
                 return UnusableFile(
