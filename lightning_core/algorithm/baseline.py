@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
@@ -16,6 +17,16 @@ from lightning_core.types import Dataset, RolloutMode, samples_of
 logger = logging.getLogger(__name__)
 
 _SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The most that a measurement does."""
+
+    rollouts: int
+
+    def __str__(self) -> str:
+        return f"at most {self.rollouts:,} rollouts"
 
 
 class Baseline(FastAlgorithm):
@@ -40,6 +51,10 @@ class Baseline(FastAlgorithm):
         if type(n_epochs) is not int or n_epochs < 1:
             raise ValueError(f"n_epochs is {n_epochs!r}; it is a whole number from 1 on")
         self.n_epochs = n_epochs
+
+    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
+        """Say how many rollouts a run on these datasets has."""
+        return Plan(self.n_epochs * sum(len(data) for data in (train_dataset, val_dataset) if data is not None))
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Measure the agent.

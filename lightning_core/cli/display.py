@@ -20,7 +20,7 @@ from lightning_core.display.live import Display, LineDisplay, LiveDisplay
 from lightning_core.errors import LightningError
 from lightning_core.runs import FitResult
 from lightning_core.runs.recording import resources_record
-from lightning_core.runs.standing import Snapshot, Standing, expected_rollouts
+from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.types import Attempt, Rollout
 
 
@@ -135,18 +135,12 @@ def announce(display: Display, job: Job) -> None:
         ConfigError: When the algorithm cannot use what the config gives it.
         AlgorithmError: When it knows already that something else is missing.
     """
-    algorithm, initial = job.trainer.algorithm, job.trainer.initial_resources
-    if algorithm is None:
-        return
     plan = job.plan()
-    held_out = 0 if job.test_dataset is None else len(job.test_dataset) * (1 if initial is None else 2)
-    display.standing.expected_rollouts = expected_rollouts(
-        algorithm, plan, train_dataset=job.train_dataset, val_dataset=job.val_dataset, held_out=held_out
-    )
-    if plan is not None:
-        display.show_plan(plan)
-    limit = job.trainer.max_rollouts
-    planned, runners = display.standing.expected_rollouts, job.trainer.n_runners
+    if plan is None:
+        return
+    display.show_plan(plan)
+    planned = display.standing.expected_rollouts = plan.rollouts
+    limit, runners = job.trainer.max_rollouts, job.trainer.n_runners
     runners *= getattr(job.trainer.strategy, "concurrency", 1)
     if planned is not None and limit is not None and limit * runners < planned:
         logger.warning(

@@ -39,7 +39,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.registry import SHIPS_IN, check_options, default_registry, did_you_mean
 from lightning_core.registry.options import Options, show_value, wanted
 from lightning_core.runs import FitResult, RunFolder
-from lightning_core.runs.standing import plan_of
+from lightning_core.runs.standing import RunPlan, plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Dataset, PromptTemplate, ProxyLLM, RolloutConfig
@@ -183,8 +183,8 @@ class Job:
     file: ConfigFile
     """Where it stands."""
 
-    def plan(self) -> object | None:
-        """Return what its algorithm says that it will do; None where it does not say. See `plan_of`.
+    def plan(self) -> RunPlan | None:
+        """Return the most that it will do; None where its algorithm does not say. See `plan_of`.
 
         Raises:
             ConfigError: When the algorithm cannot use what the config gives it.
@@ -201,7 +201,7 @@ class Job:
             algorithm.set_llm_proxy(self.trainer.llm_proxy)
             algorithm.set_budget(self.trainer.next_budget())
         try:
-            plan = plan_of(algorithm, self.train_dataset, self.val_dataset)
+            plan = plan_of(algorithm, self.train_dataset, self.val_dataset, self.test_dataset)
             if not self.config.hooks and (proxy is None or not proxy.is_remote):  # one may bring a model and its key
                 algorithm.check_access()
         except InvalidInput as exc:

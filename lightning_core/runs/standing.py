@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from lightning_core.adapter.usage import Usage, read_usage
-from lightning_core.algorithm import Algorithm, Baseline
+from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures
@@ -47,13 +47,44 @@ def warn_of_overlap(test_dataset: Dataset[Any] | None, others: Mapping[str, Data
             )
 
 
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The most that a run does. Its text is for a person; retries of a rollout are not more rollouts."""
+
+    algorithm: object
+    """What the algorithm says that it will do."""
+    held_out: int
+    """The rollouts of the test on held-out samples, which the algorithm does not count."""
+
+    @property
+    def rollouts(self) -> int | None:
+        """All of them; None where the algorithm does not say how many it asks for."""
+        planned = getattr(self.algorithm, "rollouts", None)
+        return planned + self.held_out if isinstance(planned, int) else None
+
+    def __str__(self) -> str:
+        if not self.held_out:
+            return str(self.algorithm)
+        total = "" if self.rollouts is None else f"at most {self.rollouts:,} rollouts: "
+        return f"{total}{self.held_out:,} on held-out samples, and by the algorithm {self.algorithm}"
+
+
 def plan_of(
-    algorithm: Algorithm, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-) -> object | None:
-    """Return what an algorithm says that it will do, None where it does not say.
+    algorithm: Algorithm,
+    train_dataset: Dataset[Any] | None = None,
+    val_dataset: Dataset[Any] | None = None,
+    test_dataset: Dataset[Any] | None = None,
+) -> RunPlan | None:
+    """Return the most that a run will do, None where its algorithm does not say.
 
     An algorithm says it with a method `plan(train_dataset, val_dataset)`. The text of what that returns is shown
     before the run starts; where it has `rollouts`, that is the most of them.
+
+    Args:
+        algorithm: What runs, with what it starts from.
+        train_dataset: What it gets.
+        val_dataset: What it gets.
+        test_dataset: The held-out samples: what it starts from is measured on them, and what it has found.
 
     Raises:
         AlgorithmError: What the algorithm raised, as its `run` would: something that it needs is missing.
@@ -65,30 +96,9 @@ def plan_of(
         inspect.signature(plan).bind(train_dataset, val_dataset)
     except TypeError:  # it is about something else
         return None
-    return plan(train_dataset, val_dataset)  # type: ignore[no-any-return]  # anything with a text will do
-
-
-def expected_rollouts(
-    algorithm: Algorithm,
-    plan: object | None,
-    *,
-    train_dataset: Dataset[Any] | None = None,
-    val_dataset: Dataset[Any] | None = None,
-    held_out: int = 0,
-) -> int | None:
-    """Return how many rollouts a run will have at most; None where that is not known.
-
-    Args:
-        algorithm: What runs.
-        plan: What `plan_of` returned.
-        train_dataset: What it gets.
-        val_dataset: What it gets.
-        held_out: The rollouts of the test on held-out samples, which comes after the algorithm.
-    """
-    planned = getattr(plan, "rollouts", None)
-    if planned is None and isinstance(algorithm, Baseline):
-        planned = algorithm.n_epochs * sum(len(data) for data in (train_dataset, val_dataset) if data is not None)
-    return planned + held_out if isinstance(planned, int) else None
+    measured = 2 if algorithm.get_initial_resources() or algorithm.get_llm_proxy() is not None else 1
+    held_out = 0 if test_dataset is None else measured * len(test_dataset)
+    return RunPlan(plan(train_dataset, val_dataset), held_out)
 
 
 RECENT_REWARDS = 1000

@@ -25,7 +25,7 @@ from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import Origin, describe_origin
 from lightning_core.runs.recording import Recording
 from lightning_core.runs.result import failed_hooks, rewards_in, sum_usage
-from lightning_core.runs.standing import Onlooker, expected_rollouts, plan_of, warn_of_overlap
+from lightning_core.runs.standing import Onlooker, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
@@ -320,10 +320,8 @@ class Run:
         """Tell the display how many rollouts there will be, where the algorithm knows it."""
         if self._display is None or self._display.standing.expected_rollouts is not None:
             return
-        held_out = 0 if self._test_dataset is None else len(self._test_dataset) * (1 if self._initial is None else 2)
-        self._display.standing.expected_rollouts = expected_rollouts(
-            self._algorithm, plan_of(self._algorithm, **self._datasets), **self._datasets, held_out=held_out
-        )
+        plan = plan_of(self._algorithm, **self._datasets, test_dataset=self._test_dataset)
+        self._display.standing.expected_rollouts = None if plan is None else plan.rollouts
 
     async def _measure(self, store: LightningStore) -> None:
         if self._test_dataset is not None and not self._algorithm.measures_held_out:

@@ -242,7 +242,7 @@ def test_without_lightning_sqlite_it_is_said_in_one_line_that_the_run_is_kept_in
     Path("config.yaml").write_text(CONFIG.format(algorithm="baseline"))
     result = run("train", "config.yaml")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[0] == NOT_INSTALLED
+    assert result.stdout.splitlines()[1] == NOT_INSTALLED
     [folder] = runs_dir.iterdir()
     assert RunFolder(folder).manifest().store == "memory"
     assert not (folder / "store.db").exists()

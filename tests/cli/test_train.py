@@ -117,6 +117,7 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     lines = [re.sub(r"^\[ +~\]", "[   ~]", line) for line in lines]
     lines = [line for line in lines if not re.match(r"\[   ~\] \d done", line)]  # of a machine that is slow
     assert lines == [
+        "planned: at most 3 rollouts",
         "[   ~] run ~ started",
         "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
         "",

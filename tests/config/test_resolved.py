@@ -31,7 +31,9 @@ def resolved(path: Path, *overrides: str) -> str:
 def test_everything_is_said_defaults_and_sizes_too(write: WriteFile) -> None:
     write("val.jsonl", "1\n")
     text = resolved(write("config.yaml", CONFIG), "n_runners=3", "strategy=local")
-    assert text.startswith("# train_dataset: 2 samples\n# val_dataset: 1 samples\nagent: my_agent:solve\n")
+    assert text.startswith(
+        "# train_dataset: 2 samples\n# val_dataset: 1 samples\n# at most 6 rollouts\nagent: my_agent:solve\n"
+    )
     values = yaml.safe_load(text)
     assert values["algorithm"] == {"name": "baseline", "n_epochs": 2}
     assert values["store"]["lease_seconds"] == 5

@@ -1,16 +1,24 @@
-"""What an algorithm says that it will do."""
+"""What a run does at most is known before it starts."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, Baseline
-from lightning_core.runs.standing import expected_rollouts, plan_of
-from lightning_core.types import Dataset
+from lightning_core.runs.standing import plan_of
+from lightning_core.types import Dataset, NamedResources
+
+PROMPT: NamedResources = {"main": PromptTemplate(template="Hello")}
 
 
 @dataclass
 class Plan:
     rollouts: int
+
+    def __str__(self) -> str:
+        return f"at most {self.rollouts} rollouts and 3 walks"
 
 
 class Search(Algorithm):
@@ -20,7 +28,12 @@ class Search(Algorithm):
 
 class Planned(Search):
     def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
-        return Plan(len(train_dataset or ()) * 10)
+        return Plan(len(train_dataset or ()) * 1000)
+
+
+class Talker(Search):
+    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> str:
+        return "a few rollouts"
 
 
 class OtherPlan(Search):
@@ -28,18 +41,53 @@ class OtherPlan(Search):
         return Plan(horizon)
 
 
-def test_algorithm_that_plans_tells_how_many_rollouts_there_will_be() -> None:
-    plan = plan_of(Planned(), [1, 2], None)
-    assert plan == Plan(20)
-    assert expected_rollouts(Planned(), plan, train_dataset=[1, 2], held_out=6) == 26
+def test_without_held_out_samples_the_plan_is_that_of_the_algorithm() -> None:
+    plan = plan_of(Planned(), [1, 2])
+    assert plan is not None
+    assert (str(plan), plan.rollouts) == ("at most 2000 rollouts and 3 walks", 2000)
 
 
-def test_algorithm_without_a_plan_is_one_of_which_nothing_is_known() -> None:
-    for algorithm in (Search(), OtherPlan()):
-        plan = plan_of(algorithm, [1, 2], None)
-        assert plan is None
-        assert expected_rollouts(algorithm, plan, train_dataset=[1, 2]) is None
+def test_held_out_samples_are_in_the_total_and_named() -> None:
+    algorithm = Planned()
+    plan = plan_of(algorithm, [1, 2], None, [3, 4, 5])
+    assert plan is not None
+    assert plan.rollouts == 2003
+    algorithm.set_initial_resources(PROMPT)  # which are measured, and the best
+    plan = plan_of(algorithm, [1, 2], None, [3, 4, 5])
+    assert plan is not None
+    assert plan.rollouts == 2006
+    assert str(plan) == (
+        "at most 2,006 rollouts: 6 on held-out samples, and by the algorithm at most 2000 rollouts and 3 walks"
+    )
 
 
-def test_baseline_runs_each_sample_once_in_each_epoch() -> None:
-    assert expected_rollouts(Baseline(n_epochs=3), None, train_dataset=[1, 2], val_dataset=[3], held_out=1) == 10
+def test_plan_without_a_number_has_no_total() -> None:
+    plan = plan_of(Talker(), [1], None, [2])
+    assert plan is not None
+    assert (str(plan), plan.rollouts) == ("1 on held-out samples, and by the algorithm a few rollouts", None)
+
+
+@pytest.mark.parametrize("algorithm", [Search(), OtherPlan()])
+def test_algorithm_without_a_plan_is_one_of_which_nothing_is_known(algorithm: Algorithm) -> None:
+    assert plan_of(algorithm, [1, 2], None, [3]) is None
+
+
+@pytest.mark.parametrize("n_epochs", [1, 3])
+@pytest.mark.parametrize("initial", [None, PROMPT])
+@pytest.mark.parametrize("test", [None, [4, 5]])
+def test_baseline_stays_within_its_plan(n_epochs: int, initial: NamedResources | None, test: list[int] | None) -> None:
+    @rollout
+    async def agent(task: int) -> float:
+        return 1.0
+
+    algorithm = Baseline(n_epochs=n_epochs)
+    algorithm.set_initial_resources(initial)
+    plan = plan_of(algorithm, [1, 2], [3], test)
+    result = Trainer(algorithm=algorithm, initial_resources=initial).fit(
+        agent, [1, 2], val_dataset=[3], test_dataset=test
+    )
+    asked = 3 * n_epochs + (0 if test is None else len(test))
+    assert result.rollouts.succeeded == asked
+    assert plan is not None
+    assert plan.rollouts is not None
+    assert asked <= plan.rollouts <= 3 * n_epochs + (0 if test is None else 2 * len(test))

@@ -3,6 +3,7 @@
 import itertools
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning_apo import APO
@@ -11,6 +12,7 @@ from toy_run import OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core import PromptTemplate
 from lightning_core.errors import InvalidInput
+from lightning_core.runs.standing import plan_of
 
 
 def test_a_plan_says_in_one_line_what_it_costs() -> None:
@@ -54,6 +56,21 @@ async def test_a_run_stays_within_its_plan(models: ToyModels, seed: int) -> None
     assert 0.8 * plan.rollouts <= len(run.rollouts) <= plan.rollouts
     assert (result.metrics["critic_calls"], result.metrics["editor_calls"]) == (plan.critic_calls, plan.editor_calls)
     assert len(models.requests) == plan.model_calls
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rollouts": 60}, {"beam_rounds": 1, "run_initial_validation": False}])
+async def test_with_held_out_samples_a_run_stays_within_the_total(models: ToyModels, options: dict[str, Any]) -> None:
+    words = itertools.count()
+    models.edit = lambda template, lot: f"{template}\nThink first. Word {next(words)}."
+    run = ToyRun(test=[{"question": f"test {number}", "difficulty": number / 20} for number in range(20)])
+    algorithm = APO(**{**OPTIONS, **options})
+    algorithm.set_initial_resources(run.resources)
+    plan = plan_of(algorithm, TRAIN, VAL, run.test)
+    result = await fit(run, models, **options)
+    assert plan is not None
+    assert plan.rollouts is not None
+    assert algorithm.plan(TRAIN, VAL).rollouts + 40 == plan.rollouts
+    assert 0.7 * plan.rollouts <= result.rollouts.succeeded <= plan.rollouts
 
 
 async def test_the_plan_is_logged_before_anything_is_done(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:

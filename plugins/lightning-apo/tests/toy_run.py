@@ -46,6 +46,7 @@ class ToyRun:
     resources: NamedResources = field(default_factory=lambda: {"main": PromptTemplate(template=FIRST)})
     train: list[dict[str, Any]] | None = field(default_factory=lambda: list(TRAIN))
     val: list[dict[str, Any]] | None = field(default_factory=lambda: list(VAL))
+    test: list[dict[str, Any]] | None = None
     latency: random.Random | None = None
     store: object = "memory"
     rollouts: list[tuple[str | None, str, str]] = field(default_factory=list)
@@ -72,7 +73,7 @@ class ToyRun:
             hooks=[self],
             stop_on_identical_failures=False,  # what apo makes of failures is tested
         )
-        return await trainer.fit_async(agent, self.train, val_dataset=self.val)
+        return await trainer.fit_async(agent, self.train, val_dataset=self.val, test_dataset=self.test)
 
     def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self.steps.append(dict(metrics))

@@ -77,6 +77,7 @@ class ToyRun:
     resources: NamedResources = field(default_factory=lambda: {"main": PromptTemplate(template=FIRST)})
     train: list[dict[str, Any]] | None = field(default_factory=lambda: list(TRAIN))
     val: list[dict[str, Any]] | None = field(default_factory=lambda: list(VAL))
+    test: list[dict[str, Any]] | None = None
     store: LightningStore = field(default_factory=InMemoryLightningStore)
     before: Callable[[AttemptedRollout], Awaitable[None]] | None = None
     n_runners: int = 8
@@ -104,4 +105,4 @@ class ToyRun:
             initial_resources=self.resources,
             stop_on_identical_failures=False,
         )
-        return await trainer.fit_async(agent, self.train, val_dataset=self.val)
+        return await trainer.fit_async(agent, self.train, val_dataset=self.val, test_dataset=self.test)

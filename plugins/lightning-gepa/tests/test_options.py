@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from gepa_toys import TRAIN, VAL
+from gepa_toys import TRAIN, VAL, ToyRun
 from lightning_gepa import GEPA
 
 from lightning_core import Trainer
 from lightning_core.errors import AlgorithmError, InvalidComponent, InvalidInput
+from lightning_core.runs.standing import plan_of
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,21 @@ def test_the_plan_says_what_a_search_does_at_most() -> None:
     assert str(GEPA(max_metric_calls=1300, reflection_lm="m").plan(TRAIN, VAL)) == (
         "at most 1,300 rollouts and 430 model calls of its own (m)"
     )
+
+
+@pytest.mark.parametrize("limit", [21, 50, 120])
+async def test_with_held_out_samples_a_run_stays_within_the_total(limit: int) -> None:
+    run = ToyRun(test=[{"question": f"test {number}", "difficulty": number / 20} for number in range(20)])
+    algorithm = GEPA(max_metric_calls=limit)
+    algorithm.set_initial_resources(run.resources)
+    plan = plan_of(algorithm, TRAIN, VAL, run.test)
+    result = await run.fit(max_metric_calls=limit)
+    assert plan is not None
+    assert plan.rollouts == limit + 40
+    assert str(plan).startswith(
+        f"at most {limit + 40} rollouts: 40 on held-out samples, and by the algorithm at most {limit} "
+    )
+    assert result.rollouts.succeeded <= plan.rollouts
 
 
 def test_too_few_rollouts_for_one_proposal_are_refused() -> None:
