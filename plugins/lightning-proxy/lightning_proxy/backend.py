@@ -108,8 +108,8 @@ class Backend(ABC):
     It lives in the proxy's event loop, and serves any number of calls at once. Cancelling `send` cancels the call.
     """
 
-    gives_tokens: bool | None = None
-    """Whether it answers `return_token_ids`; None where that is found out by asking."""
+    gives_tokens: bool = False
+    """Whether it answers `return_token_ids`, so that calls can be trained on: then the proxy asks for it."""
     chat_only: bool = False
     """Whether of the APIs for conversations it speaks chat alone: the proxy then turns the others into that."""
 

@@ -23,7 +23,7 @@ from lightning_proxy.backend import (
 from lightning_proxy.call import Call
 from lightning_proxy.conversion import CONVERSIONS, Conversion
 from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dialects.openai import CHAT, RETURN_TOKEN_IDS
+from lightning_proxy.dialects.openai import CHAT
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Models
@@ -258,9 +258,11 @@ class Sender:
         return response
 
     async def _ask(self, call: Call, outgoing: _Outgoing, replica: Replica) -> Response:
+        added: dict[str, Any] = {}
+        if outgoing.dialect is not None and outgoing.fields is not None:
+            added = outgoing.dialect.additions(outgoing.fields, tokens=replica.backend.gives_tokens)
         refused: set[str] = set()
         while True:
-            added = _additions(outgoing, replica, replica.refused_fields.at(self._clock.now()) | refused)
             answer = await replica.backend.send(_request(call, outgoing, replica, added))
             if answer.status not in (400, 422) or not added:
                 break
@@ -274,21 +276,16 @@ class Sender:
                 return Response(whole, replica, outgoing.dialect, outgoing.conversion)
             # It may not know these fields, or only repeat a request that it refuses for another reason.
             refused |= named
-        if answer.status < 400:
-            replica.refused_fields.take(added)
-            if refused:
-                self._record_refused(call, replica, refused)
-        return Response(answer, replica, outgoing.dialect, outgoing.conversion, added)
-
-    def _record_refused(self, call: Call, replica: Replica, refused: Set[str]) -> None:
-        news = replica.refused_fields.refuse(refused, (call.attempt_id, call.body), self._clock.now())
-        if news:
+            added = {name: value for name, value in added.items() if name not in named}
+        if refused and answer.status < 400 and not replica.refuses_fields:
+            replica.refuses_fields = True
             logger.warning(
-                "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, and without the "
-                "tokens that they ask for",
+                "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, each after another "
+                "try, and without the tokens that they ask for",
                 replica.backend.address,
-                ",".join(sorted(news)),
+                ",".join(sorted(refused)),
             )
+        return Response(answer, replica, outgoing.dialect, outgoing.conversion, added)
 
     async def _read_refusal(
         self, call: Call, response: Response, tried: Set[Replica], *, is_half_open: bool
@@ -363,15 +360,6 @@ def refusal_of(error: Exception) -> Refused:
     if isinstance(error, BackendTimeout):
         return Refused(504, "backend_timeout", message)
     return Refused(502, "backend_broke", message)
-
-
-def _additions(outgoing: _Outgoing, replica: Replica, refused: Set[str]) -> dict[str, Any]:
-    """Return the fields to send besides the agent's, without those that are refused."""
-    if outgoing.dialect is None or outgoing.fields is None:
-        return {}
-    tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
-    wanted = outgoing.dialect.additions(outgoing.fields, tokens=tokens)
-    return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
 
 
 def _request(call: Call, outgoing: _Outgoing, replica: Replica, added: dict[str, Any]) -> BackendRequest:

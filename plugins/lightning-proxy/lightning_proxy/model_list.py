@@ -13,13 +13,16 @@ from lightning_core.registry import Registry, did_you_mean
 from lightning_proxy.answer import mapping
 from lightning_proxy.backend import Backend
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
-from lightning_proxy.replicas import RefusedFields, Replica
+from lightning_proxy.replicas import Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
 """LiteLLM's names of providers that speak OpenAI's API."""
 
 _OWN_SERVERS = frozenset({"hosted_vllm", "vllm", "sglang"})
 """Those of them that are servers of one's own."""
+
+_VLLM = frozenset({"hosted_vllm", "vllm"})
+"""Those of them that answer with token ids."""
 
 _BASE_VARIABLE = "OPENAI_BASE_URL"
 """Where the backend `openai` finds the server that no `api_base` names."""
@@ -119,6 +122,8 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
             f"model_list[{number}] ({name}): {model_name!r} has no api_base, and would go to OpenAI; give the URL of "
             f"your server, as http://127.0.0.1:8000/v1, or set {_BASE_VARIABLE}"
         )
+    if is_openai and provider in _VLLM:
+        options.setdefault(RETURN_TOKEN_IDS, True)
     if spec == "litellm":  # it needs the provider's prefix
         model = model_name
         options = {"model": model, **options}
@@ -156,7 +161,6 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         written_price=written_price,
         written_for_an_hour_price=hour_price,
         priced_as=model_name if is_priced else None,
-        refused_fields=RefusedFields(frozenset({RETURN_TOKEN_IDS} if backend.gives_tokens else ())),
         is_owned=not isinstance(given, Backend),
         spec=_copied(entry),
     )

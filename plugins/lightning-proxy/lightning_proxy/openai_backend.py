@@ -55,8 +55,6 @@ _LARGE_BODY_BYTES = 512 * 1024
 _AT_ONCE_SECONDS = 0.05
 """So soon ends a call whose connection was closed already. A backend that takes longer has begun to work on it."""
 _PASSED_HEADERS = frozenset({"content-type", "content-disposition", "x-request-id", "request-id"})
-_STRANGERS = ("api.openai.com", "api.anthropic.com", ".openai.azure.com", "generativelanguage.googleapis.com")
-"""Providers that refuse fields that they do not know, and give no token ids."""
 
 
 class OpenAIBackend(Backend):
@@ -73,7 +71,7 @@ class OpenAIBackend(Backend):
         connect_timeout: Seconds to connect.
         max_connections: How many calls may be under way at once; further ones wait for a connection.
         max_answer_bytes: The largest answer that is taken in one piece.
-        return_token_ids: Whether it knows `return_token_ids`; None for finding out.
+        return_token_ids: Whether it knows `return_token_ids`, as vLLM does.
         chat_only: Whether it speaks chat, but not Anthropic's messages and OpenAI's responses.
 
     Raises:
@@ -91,7 +89,7 @@ class OpenAIBackend(Backend):
         connect_timeout: Seconds = 5.0,
         max_connections: PositiveInt = 4096,
         max_answer_bytes: PositiveInt = 256 * 1024 * 1024,
-        return_token_ids: bool | None = None,
+        return_token_ids: bool = False,
         chat_only: bool = False,
     ) -> None:
         # As OpenAI's client does: the variables are one provider's, and its key is not for another.
@@ -121,9 +119,6 @@ class OpenAIBackend(Backend):
         self._max_connections = max_connections
         self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
-        host = parts.hostname or ""
-        if return_token_ids is None and any(host == name or host.endswith(name) for name in _STRANGERS):
-            return_token_ids = False
         self.gives_tokens = return_token_ids
         self.chat_only = chat_only
 

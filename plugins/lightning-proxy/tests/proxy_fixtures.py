@@ -32,9 +32,18 @@ async def engine() -> AsyncIterator[FakeEngine]:
         yield engine
 
 
+_provider = "openai"
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are vLLM's: they give token ids, and calls of other APIs are made chat's."""
+    monkeypatch.setitem(globals(), "_provider", "hosted_vllm")
+
+
 def model(engine: FakeEngine, name: str = "small", **params: Any) -> dict[str, Any]:
     """An entry of the model list that leads to an engine."""
-    return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": engine.url, **params}}
+    return {"model_name": name, "litellm_params": {"model": f"{_provider}/{name}", "api_base": engine.url, **params}}
 
 
 @pytest.fixture

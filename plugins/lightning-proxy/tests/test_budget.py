@@ -111,7 +111,7 @@ def test_threads_share_it_exactly() -> None:
     [
         ({"dollars": 5}, "budget has no option 'dollars'; it takes: usd, tokens, calls, seconds"),
         ({"usd": -1}, "usd is -1"),
-        ({"calls": True}, "calls is True"),
+        ({"calls": True}, "calls is true"),
         (5, "budget is a int"),
     ],
 )
@@ -276,6 +276,7 @@ async def test_the_proxy_refuses_calls_beyond_it_and_no_client_tries_again(
 PRICES = {"input_cost_per_token": 1.0, "output_cost_per_token": 100.0}
 
 
+@pytest.mark.usefixtures("vllm")
 async def test_a_stream_that_the_agent_breaks_off_costs_what_came_of_it(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:

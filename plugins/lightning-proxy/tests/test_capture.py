@@ -42,6 +42,7 @@ async def reward(store: InMemoryLightningStore, agent: Agent, value: float) -> N
     )
 
 
+@pytest.mark.usefixtures("vllm")
 @both_ways
 async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) -> None:
     await ask(agent, stream, [USER], temperature=0.5, max_tokens=9, stop="x", seed=1, n=1)
@@ -71,6 +72,7 @@ async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) 
     assert ("gen_ai.response.time_to_first_chunk" in attributes) == stream
 
 
+@pytest.mark.usefixtures("vllm")
 @both_ways
 async def test_triplets_and_rewards_come_out(agent: Agent, stream: bool, store: InMemoryLightningStore) -> None:
     await ask(agent, stream, [USER])
@@ -84,6 +86,7 @@ async def test_triplets_and_rewards_come_out(agent: Agent, stream: bool, store: 
     assert read_usage(spans).output_tokens == 2
 
 
+@pytest.mark.usefixtures("vllm")
 @both_ways
 async def test_a_conversation_is_one_trajectory(
     agent: Agent, engine: FakeEngine, stream: bool, store: InMemoryLightningStore
@@ -113,6 +116,7 @@ async def test_tool_calls_and_results_come_out_as_they_were(agent: Agent, engine
     assert second["tools"] == [TOOL]
 
 
+@pytest.mark.usefixtures("vllm")
 @both_ways
 async def test_several_choices_are_one_call(agent: Agent, engine: FakeEngine, stream: bool) -> None:
     engine.replies = ["a", "bc"]
@@ -135,6 +139,7 @@ async def test_images_of_a_prompt_are_recorded(agent: Agent, stream: bool) -> No
     assert TraceToMessages().adapt(spans)[0]["messages"][0] == {"role": "user", "content": content}
 
 
+@pytest.mark.usefixtures("vllm")
 @both_ways
 async def test_completions_have_tokens_too(agent: Agent, stream: bool) -> None:
     async with agent.post("/completions", prompt="abc", stream=stream) as response:
@@ -185,6 +190,7 @@ async def test_calls_of_anthropics_api_are_recorded(agent: Agent, engine: FakeEn
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (9, 4)
 
 
+@pytest.mark.usefixtures("vllm")
 async def test_a_call_that_an_instrumentor_recorded_too_counts_once(
     agent: Agent, store: InMemoryLightningStore
 ) -> None:

@@ -42,6 +42,7 @@ async def close_after(agent: Agent, path: str, finished: int, **fields: Any) -> 
         response.close()
 
 
+@pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("asks_for_all", [False, True])
 async def test_a_stream_that_is_closed_at_the_finish_reason_is_a_call_to_learn_from(

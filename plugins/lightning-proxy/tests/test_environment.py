@@ -28,7 +28,6 @@ async def test_the_key_of_the_environment_goes_to_the_endpoint_of_the_environmen
         assert response.status == 200
     (received,) = engine.received
     assert received.headers["Authorization"] == "Bearer key-of-the-engine"
-    assert received.fields["return_token_ids"] is True  # which OpenAI's own endpoint is not asked for
 
 
 async def test_an_endpoint_that_is_given_gets_no_key_of_the_environment(

@@ -74,6 +74,7 @@ async def test_a_backend_that_never_answers_is_a_timeout(
     assert (await agent.span()).attributes["error.type"] == "backend_timeout"
 
 
+@pytest.mark.usefixtures("vllm")
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -38,7 +38,7 @@ async def agent(
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", upstream.handle)
     async with TestServer(app) as server:
-        params = {"model": "hosted_vllm/small", "api_base": str(server.make_url("/v1"))}
+        params = {"model": "openai/small", "api_base": str(server.make_url("/v1"))}
         proxy = await make_proxy(model_list=[{"model_name": "small", "litellm_params": params}], num_retries=0)
         yield Agent(http, proxy, attempt)
 

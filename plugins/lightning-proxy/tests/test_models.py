@@ -140,6 +140,7 @@ async def test_what_a_given_up_model_may_have_used_counts(start: Any, engine: Fa
     assert (await agent.span()).attributes["gen_ai.usage.cost"] == alone
 
 
+@pytest.mark.usefixtures("vllm")
 async def test_tokens_of_another_model_are_not_training_data(start: Any, engine: FakeEngine) -> None:
     agent = await start({"model_name": "small", "aliases": ["gpt-5"], "fallbacks": ["large"]})
     async with agent.chat(model="gpt-5") as response:

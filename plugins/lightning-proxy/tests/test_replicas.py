@@ -185,7 +185,7 @@ class TestModelList:
         replicas = make_replicas(entries, default_registry())
         assert [replica.model for replica in replicas] == ["org/name", "name", "org/name"]
         assert [replica.backend.address for replica in replicas] == ["a:1", "api.openai.com", "a:1"]
-        assert [replica.backend.gives_tokens for replica in replicas] == [None, False, None]
+        assert [replica.backend.gives_tokens for replica in replicas] == [True, False, False]
 
     @pytest.mark.parametrize(
         "params",

@@ -229,6 +229,7 @@ async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
     assert len(await agent.spans()) == 2
 
 
+@pytest.mark.usefixtures("vllm")
 async def test_large_spans_go_in_several_batches(
     make_proxy: MakeProxy,
     engine: FakeEngine,

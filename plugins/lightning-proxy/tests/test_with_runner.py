@@ -51,6 +51,7 @@ def store() -> Ordered:
     return Ordered()
 
 
+@pytest.mark.usefixtures("vllm")
 async def test_the_end_of_an_attempt_waits_for_its_calls(
     make_proxy: MakeProxy, engine: FakeEngine, store: Ordered
 ) -> None:
