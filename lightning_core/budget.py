@@ -10,6 +10,7 @@ from pydantic import PositiveFloat
 
 from lightning_core.errors import BudgetExhausted, ConfigError
 from lightning_core.registry import check_options
+from lightning_core.texts import number
 
 Limit = Literal["usd", "tokens", "calls", "seconds"]
 LIMITS: tuple[Limit, ...] = ("usd", "tokens", "calls", "seconds")
@@ -234,7 +235,7 @@ class Budget:
         used = self.used
         if self._reached is not None:
             return f"{self.whose} {in_words_of_end(self._reached, self.limits, used)}"
-        stands = [f"{used[name]:g} of {limit:g} {name}" for name, limit in self.limits.items()]
+        stands = [f"{number(used[name])} of {number(limit)} {name}" for name, limit in self.limits.items()]
         return f"budget: {', '.join(stands) or 'no limits'}"
 
     def _look(self) -> Limit | None:
@@ -274,4 +275,4 @@ def _advice(reserve: Reserve) -> str:
 def in_words_of_end(name: str, limits: Mapping[Any, float], used: Mapping[Any, float]) -> str:
     """Say how a limit has ended a budget, for behind the budget's name."""
     how = "is used up" if used[name] >= limits[name] else "leaves too little for another call"
-    return f"of {limits[name]:g} {name} {how} ({used[name]:.4g} {name} by now)"
+    return f"of {number(limits[name])} {name} {how} ({number(used[name])} {name} by now)"

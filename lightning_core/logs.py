@@ -24,12 +24,14 @@ from typing import Any, Literal, get_args
 from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.registry.inventory import installed_entry_points
 from lightning_core.secrets import hide_in_field, hide_in_text
+from lightning_core.texts import visible
 from lightning_core.tracer import current_trace
 
 __all__ = [
     "JsonLinesFormatter",
     "KeyValueFormatter",
     "LogFormat",
+    "PlainFormatter",
     "RolloutFilter",
     "configure_logger",
     "setup_logging",
@@ -138,6 +140,21 @@ class KeyValueFormatter(logging.Formatter):
         if self._color and record.levelno in _COLORS:
             words[1] = f"{_COLORS[record.levelno]}{words[1]}{_NO_COLOR}"
         line = " ".join(words)
+        return line if exception is None else f"{line}\n{exception}"
+
+
+class PlainFormatter(logging.Formatter):
+    """Writes `warning: what happened: what it says (name=value ...)` for people; an exception follows on new lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line, and the traceback if there is one."""
+        parts = _parts(record)
+        level, exception = parts.pop("level"), parts.pop("exception", None)
+        event, text = parts.pop("event", ""), parts.pop("text", "")
+        del parts["time"], parts["logger"]
+        fields = " ".join(f"{name}={_quoted(value)}" for name, value in parts.items())
+        words = [level, re.sub("[._]", " ", event.removeprefix("lightning.")), visible(text)]
+        line = ": ".join(filter(None, words)) + (f" ({fields})" if fields else "")
         return line if exception is None else f"{line}\n{exception}"
 
 

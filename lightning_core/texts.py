@@ -68,11 +68,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def number(value: float) -> str:
+    """Return a number with separators, as in `26,550` or `0.1234`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 or float(value).is_integer() else f"{value:.4g}"
+
+
+def dollars(value: float) -> str:
+    """Return an amount of money, as in `$0.0123` or `$1,234.50`."""
+    return f"${value:.4f}" if value < 1 else f"${value:,.2f}"
+
+
 def usage_words(usage: "Usage") -> str:
     """Say what was asked of models, as in `12 model calls, 3,400 tokens in, 560 out, $0.0123`; what is known of it."""
     parts = [counted(usage.calls, "model call"), *token_words(usage)]
     if usage.cost is not None:
-        parts.append(f"${usage.cost:.4f}" if usage.cost < 1 else f"${usage.cost:,.2f}")
+        parts.append(dollars(usage.cost))
     return ", ".join(parts)
 
 
@@ -98,9 +108,9 @@ def metric_words(metrics: Mapping[str, float]) -> dict[str, str]:
     words = {}
     for name, value in metrics.items():
         before, low, high = (metrics.get(name + ending) for ending in ("_initial", "_low", "_high"))
-        text = f"{value:.4g}" if before is None else f"{before:.3f} → {value:.3f}"
-        text += "" if low is None or high is None else f" [{low:.3f}..{high:.3f}]"  # is the value's, not the change's
-        words[name] = text if before is None else f"{text} ({value - before:+.3f})"
+        text = number(value) if before is None else f"{before:,.3f} → {value:,.3f}"
+        text += "" if low is None or high is None else f" [{low:,.3f}..{high:,.3f}]"  # is the value's, not the change's
+        words[name] = text if before is None else f"{text} ({value - before:+,.3f})"
         if value == 0 and before is None and low is None and not any(each in name for each in _MEASURES):
             del words[name]
     for name in metrics:

@@ -12,6 +12,7 @@ from lightning_http.auth import Keys
 from lightning_core.logs import (
     JsonLinesFormatter,
     KeyValueFormatter,
+    PlainFormatter,
     RolloutFilter,
     reset_logging,
     setup_logging,
@@ -69,6 +70,14 @@ def test_key_value_line_quotes_what_needs_it() -> None:
         r'a=plain b="two words" c="a=\"b\"" d=""'
     )
     assert "\n" not in written(KeyValueFormatter(), "two\nlines")
+
+
+def test_people_get_a_line_that_says_what_happened_and_the_fields_behind_it() -> None:
+    line = written(
+        PlainFormatter(), "lightning.late_result rollout_id=%s why=%s: %s", "ro-1", "two words", "gone \x1b[2J"
+    )
+    assert line == r'warning: late result: gone \x1b[2J (rollout_id=ro-1 why="two words")'
+    assert written(PlainFormatter(), "of another library") == "warning: of another library"
 
 
 @pytest.mark.parametrize("message", ["lightning.x 100%", "lightning.x", "100% sure", "lightning. no event"])

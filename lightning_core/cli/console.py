@@ -87,12 +87,19 @@ def _as_json(value: Any) -> Any:
 
 
 def show_warnings(context: click.Context, *, verbose: bool = False, level: str = "WARNING") -> None:
-    """Show what is logged from a level on, for as long as a command runs; all that is logged where wanted."""
-    from lightning_core.logs import reset_logging, setup_logging  # late: who asks for help does not pay for it
+    """Show what is logged from a level on, for as long as a command runs; all that is logged where wanted.
+
+    Warnings are lines for people. Who asks for more gets the time and the fields of each record.
+    """
+    # Late: who asks for help does not pay for it.
+    from lightning_core.logs import PlainFormatter, reset_logging, setup_logging
     from lightning_core.secrets import remember_environment
 
     remember_environment()
-    setup_logging("DEBUG" if verbose else level, console=False, extra_handlers=[_Stderr()])
+    level = "DEBUG" if verbose else level
+    handler = _Stderr()
+    handler.setFormatter(PlainFormatter() if level == "WARNING" else None)
+    setup_logging(level, console=False, extra_handlers=[handler])
     context.call_on_close(reset_logging)
 
 

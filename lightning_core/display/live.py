@@ -16,21 +16,18 @@ from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.display.panel import failure_words, panel, standing_words
 from lightning_core.runs import FitResult, RolloutCounts
-from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import group_failures, pattern_of
 from lightning_core.runs.standing import Onlooker, Snapshot, Standing
 from lightning_core.runs.summary import print_report, print_summary
-from lightning_core.texts import metric_words, plain_console, visible
+from lightning_core.texts import plain_console
 from lightning_core.types import Attempt, Rollout
 
 logger = logging.getLogger(__name__)
 
 LIVE_INTERVAL_SECONDS: Final = 0.25
 """The time between two looks of a panel."""
-PLAIN_INTERVAL_SECONDS: Final = 5.0
-"""The least time between two lines about rollouts where there is no terminal."""
-PLAIN_SHARE: Final = 0.05
-"""And the least share of the time that the run has taken."""
+LINE_INTERVAL_SECONDS: Final = 5.0
+"""The time between two lines where there is no terminal."""
 MAX_CAUSES_TOLD: Final = 5
 """How many causes of failures get a line as they come; the summary has the others."""
 
@@ -95,11 +92,13 @@ class Display(Onlooker):
             self.console.quiet = True
 
 
-class PanelDisplay(Display):
-    """A panel that is drawn again some times a second, by a thread: an agent that blocks the event loop does not stop
-    its clock. A drawing that fails ends the display, is logged, and lets the run go on.
+class TimedDisplay(Display):
+    """Is drawn again from time to time, by a thread: an agent that blocks the event loop does not stop its clock. A
+    drawing that fails ends the display, is logged, and lets the run go on.
     """
 
+    interval_seconds = LIVE_INTERVAL_SECONDS
+    """The time between two drawings."""
     _drawing: threading.Thread | None = None
 
     def panel(self) -> Table:
@@ -122,7 +121,7 @@ class PanelDisplay(Display):
         self._drawing.start()
 
     def _draw_on(self) -> None:
-        while not self._has_failed and not self._is_over.wait(LIVE_INTERVAL_SECONDS):
+        while not self._has_failed and not self._is_over.wait(self.interval_seconds):
             self._tried(self._draw)
 
     def _tried(self, work: Callable[[], None]) -> None:
@@ -140,7 +139,7 @@ class PanelDisplay(Display):
     def _close(self) -> None: ...
 
 
-class LiveDisplay(PanelDisplay):
+class LiveDisplay(TimedDisplay):
     """A panel on a terminal; it disappears at the end. What is printed or logged meanwhile goes above it."""
 
     _live: Live | None = None
@@ -176,7 +175,7 @@ class LiveDisplay(PanelDisplay):
             live.stop()
 
 
-class NotebookDisplay(PanelDisplay):
+class NotebookDisplay(TimedDisplay):
     """A panel in the output of a notebook's cell; at the end, the summary in its place."""
 
     def __init__(self, standing: Standing | None = None) -> None:
@@ -220,16 +219,20 @@ class NotebookDisplay(PanelDisplay):
 _CELL = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
 
 
-class LineDisplay(Display):
-    """A line at each step, at the first failure of each kind, and every now and then."""
+class LineDisplay(TimedDisplay):
+    """A line every five seconds, when the best changes, and at the first failure of each kind."""
 
-    _last_seconds = 0.0
+    interval_seconds = LINE_INTERVAL_SECONDS
 
-    def _started(self) -> None:
-        self._last_seconds = 0.0
+    def _open(self) -> None:
         self._told: set[str] = set()
+        self._best: str | None = None
         now = self.standing.snapshot()
         self._line(now, f"run {now.run_id} started")
+
+    def _draw(self) -> None:
+        now = self.standing.snapshot()
+        self._line(now, standing_words(now))
 
     def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None:
         if rollout.status == "failed" and len(self._told) < MAX_CAUSES_TOLD:
@@ -238,18 +241,14 @@ class LineDisplay(Display):
                 self._told.add(cause)
                 [failure] = group_failures([rollout])
                 self._line(self.standing.snapshot(), f"failed: {failure_words(failure).partition(' ')[2]}")
-        elapsed = self.standing.elapsed_seconds
-        if elapsed - self._last_seconds >= max(PLAIN_INTERVAL_SECONDS, PLAIN_SHARE * elapsed):
-            now = self.standing.snapshot()
-            self._line(now, standing_words(now))
 
     def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         now = self.standing.snapshot()
-        shown = ", ".join(f"{visible(name)} {words}" for name, words in metric_words(merged({}, metrics)).items())
-        self._line(now, f"step {step}: {shown or 'no metric'}; {standing_words(now)}")
+        if now.best_resources_id not in (None, self._best):
+            self._best = now.best_resources_id
+            self._line(now, standing_words(now))
 
     def _line(self, now: Snapshot, text: str) -> None:
-        self._last_seconds = now.elapsed_seconds
         self._print(f"[{now.elapsed_seconds:6.1f} s] {text}")
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lightning_core.runs import Failure
 from lightning_core.runs.standing import Snapshot
-from lightning_core.texts import metric_words, seconds, shortened, usage_words, visible
+from lightning_core.texts import dollars, metric_words, seconds, shortened, usage_words, visible
 
 BAR_WIDTH = 24
 CURVE_WIDTH = 32
@@ -83,15 +83,15 @@ def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
 
 
 def rollout_words(now: Snapshot) -> str:
-    """Say how many rollouts there were, as in `12 done, 1 failed, 4 running`; zeros are left out."""
+    """Say how many rollouts there were, as in `12 of 40 done, 1 failed, 4 under way`; zeros are left out."""
     counts = {
         "failed": now.failed,
-        "running": now.running,
+        "under way": now.running,
         "retried": now.retried,
         "without a reward": now.unrewarded,
     }
-    told = [f"{now.done:,} done", *(f"{count:,} {name}" for name, count in counts.items() if count)]
-    return ", ".join(told if now.expected is None else [*told, f"of at most {now.expected:,}"])
+    done = f"{now.done:,}" if now.expected is None else f"{now.done:,} of {now.expected:,}"
+    return ", ".join([f"{done} done", *(f"{count:,} {name}" for name, count in counts.items() if count)])
 
 
 def time_words(now: Snapshot) -> str:
@@ -99,24 +99,28 @@ def time_words(now: Snapshot) -> str:
     parts = [seconds(now.elapsed_seconds) if now.elapsed_seconds >= 1 else "0 s"]
     if now.rollouts_per_second:
         rate = now.rollouts_per_second
-        parts.append(f"{rate:,.3g} rollouts/s" if rate >= 0.1 else f"{rate * 60:.2g} rollouts/min")
-    if now.remaining_seconds is not None:
-        parts.append(f"about {seconds(max(1, round(now.remaining_seconds)))} left")
-    return ", ".join(parts)
+        words = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+        parts.append(f"{words} rollouts/s" if rate >= 0.1 else f"{rate * 60:.2g} rollouts/min")
+    return ", ".join([*parts, *_left(now)])
 
 
 def standing_words(now: Snapshot) -> str:
-    """Say how a run stands in one line."""
-    parts = [rollout_words(now)]
-    if now.reward is not None:
-        parts.append(f"reward {now.reward}")
+    """Say how a run stands in one line: the best so far, how many rollouts are done, the cost, the time left."""
+    parts = []
     if now.versions > 1 and now.best is not None:
         parts.append(f"best {now.best}")
-    if now.usage.calls:
-        parts.append(f"the agent made {usage_words(now.usage)}")
-    if now.remaining_seconds is not None:
-        parts.append(f"about {seconds(max(1, round(now.remaining_seconds)))} left")
-    return "; ".join(parts)
+    elif now.reward is not None:
+        parts.append(f"reward {now.reward}")
+    parts.append(rollout_words(now))
+    if now.step:
+        parts.append(f"step {now.step:,}")
+    if now.usage.cost is not None:
+        parts.append(dollars(now.usage.cost))
+    return "; ".join([*parts, *_left(now)])
+
+
+def _left(now: Snapshot) -> list[str]:
+    return [] if now.remaining_seconds is None else [f"about {seconds(max(1, round(now.remaining_seconds)))} left"]
 
 
 def failure_words(failure: Failure) -> str:

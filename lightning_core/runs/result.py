@@ -18,7 +18,7 @@ from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
 from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
-from lightning_core.texts import plain_console
+from lightning_core.texts import dollars, number, plain_console
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, Rollout, Worker
 
 FAILED_HOOKS: Final = "failed_hooks"
@@ -201,7 +201,7 @@ class BudgetUse:
         if name is not None:
             words = f"{whose} {in_words_of_end(name, self.limits, self.used)}"
         else:
-            stands = [f"{self.used[each]:.4g} of {limit:g} {each}" for each, limit in self.limits.items()]
+            stands = [f"{number(self.used[each])} of {number(limit)} {each}" for each, limit in self.limits.items()]
             of = "the budget" if self.proxy is None else f"the budget of the proxy at {self.proxy}"
             words = f"used of {of}: {', '.join(stands) or 'no limits'}"
         if "usd" in self.limits and self.unpriced_calls:
@@ -273,7 +273,7 @@ class FitResult:
         )
         used = self.usage.agent + self.usage.algorithm
         if used.cost is not None:
-            parts.append(f"${used.cost:.4f}" if used.cost < 1 else f"${used.cost:,.2f}")
+            parts.append(dollars(used.cost))
         if self.folder is not None:
             parts.append(str(self.folder))
         return f"<FitResult {', '.join(parts)}>"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lightning_core.runs.held_out import Comparison
 from lightning_core.runs.result import USAGE_METRICS, BudgetUse, Failure, FitResult, RunUsage
-from lightning_core.texts import metric_words, shortened, usage_words, visible, visible_prompt
+from lightning_core.texts import metric_words, number, shortened, usage_words, visible, visible_prompt
 from lightning_core.types import LLM, PromptTemplate, Resource
 
 SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
@@ -48,8 +48,8 @@ def print_summary(console: Console, result: FitResult) -> None:
         console.print(Text(f"  {line}", style="red"))
     if result.abandoned_agents:
         console.print(
-            f"  {result.abandoned_agents} agents could not be stopped when their time was over or the run ended; "
-            f"{result.dropped_spans} spans that they emitted later were dropped"
+            f"  {result.abandoned_agents:,} agents could not be stopped when their time was over or the run ended; "
+            f"{result.dropped_spans:,} spans that they emitted later were dropped"
         )
     for name, resource in (result.best_resources or {}).items():
         if isinstance(resource, PromptTemplate):
@@ -102,7 +102,7 @@ def more_budget(budget: BudgetUse | None) -> str:
     """Return the option that lets a run go on that its own budget has ended; empty for other runs."""
     if budget is None or budget.ended_by is None or budget.proxy is not None:
         return ""
-    return f" --set budget.{budget.ended_by}=MORE (more than {budget.limits[budget.ended_by]:g})"
+    return f" --set budget.{budget.ended_by}=MORE (more than {number(budget.limits[budget.ended_by])})"
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:
@@ -110,7 +110,7 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     lines = []
     for failure in failures[:MAX_FAILURES_SHOWN]:
         where = f" ({failure.where})" if failure.where else ""
-        lines.append(f"failed {failure.count}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}{where}")
+        lines.append(f"failed {failure.count:,}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}{where}")
         is_other = failure.message not in ("", failure.cause)
         words = f": {shortened(failure.message, MAX_CAUSE_CHARACTERS)}" if is_other else ""
         task = "" if failure.task is None else f" with {shortened(failure.task, MAX_TASK_CHARACTERS)}"
@@ -124,7 +124,7 @@ def hook_lines(result: FitResult) -> list[str]:
     """Return a line for each plugin that did not do its part."""
     return [
         f"plugin {failed.plugin!r} "
-        + ("could not be loaded" if failed.hook is None else f"failed {failed.count}x in {failed.hook}")
+        + ("could not be loaded" if failed.hook is None else f"failed {failed.count:,}x in {failed.hook}")
         + f": {shortened(failed.cause, MAX_CAUSE_CHARACTERS)}"
         for failed in result.failed_hooks
     ]

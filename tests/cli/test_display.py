@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pty
-import re
 import subprocess
 import sys
 import termios
@@ -33,8 +32,9 @@ from lightning_core.plugins import Hooks
 from lightning_core.runs import BudgetUse, Failure, RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
+from lightning_core.texts import metric_words
 from lightning_core.trainer import Trainer
-from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, samples_of
+from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, Span, samples_of
 
 
 @rollout
@@ -73,34 +73,72 @@ def fit(display: Display, *, algorithm: object = search) -> None:
     Trainer(algorithm=algorithm, progress=display).fit(solve, [1, 0])
 
 
-def test_elsewhere_each_step_is_a_line() -> None:
-    file = io.StringIO()
-    fit(LineDisplay(plain(file, soft_wrap=True), Standing(Seconds())))
-    lines = [re.sub(r"\brun-\w+", "run-1", line) for line in file.getvalue().splitlines()]
-    usage = "model calls, {} tokens in, ${}"
-    assert lines[: lines.index("")] == [
-        "[   0.0 s] run run-1 started",
-        f"[   0.0 s] step 1: [b]reward 0.5; 2 done; reward {estimate([1, 0])}; "
-        f"the agent made 2 {usage.format(200, '1.00')}",
-        f"[   0.0 s] step 2: [b]reward 0.5; 4 done; reward {estimate([1, 0, 1, 0])}; "
-        f"best {estimate([1, 0])}; the agent made 4 {usage.format(400, '2.00')}",
-    ]
-
-
-def test_elsewhere_lines_about_rollouts_come_at_most_every_few_seconds() -> None:
-    file, clock = io.StringIO(), Seconds()
-    display = LineDisplay(plain(file), Standing(clock))
+def ended(resources_id: str, task: int, reward: float) -> tuple[AttemptedRollout, Attempt, float, list[Span]]:
+    """Return what hooks are told of the end of a rollout."""
     attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status="succeeded")
-    ended = AttemptedRollout(rollout_id="ro-1", input=1, start_time=0.0, status="succeeded", attempt=attempt)
-    display.lightning_run_start("run-1", RolloutCounts())
-    for seconds in (1, 4, 5, 6, 11):
-        clock.now = 100.0 + seconds
-        display.lightning_rollout_end(ended, attempt, None, [])
+    rollout = AttemptedRollout(
+        rollout_id="ro-1",
+        input=task,
+        start_time=0.0,
+        mode="val",
+        resources_id=resources_id,
+        status="succeeded",
+        attempt=attempt,
+    )
+    return rollout, attempt, reward, []
+
+
+def test_elsewhere_a_step_is_a_line_only_where_the_best_has_changed() -> None:
+    file = io.StringIO()
+    display = LineDisplay(plain(file, soft_wrap=True), Standing(Seconds()))
+    display.standing.expected_rollouts = 2_000
+    display.lightning_run_start("run-1", RolloutCounts(succeeded=1_000))
+    for resources_id, reward in (("rs-1", 0.0), ("rs-2", 0.0), ("rs-3", 1.0)):
+        for task in range(2):
+            display.lightning_rollout_end(*ended(resources_id, task, reward))
+        for step in range(3):  # as for each minibatch
+            display.lightning_step_end(step, {"input_tokens": 26_550.0})
+    display.lightning_run_end("run-1", "succeeded")
     assert file.getvalue().splitlines() == [
         "[   0.0 s] run run-1 started",
-        "[   5.0 s] 3 done, 3 without a reward",
-        "[  11.0 s] 5 done, 5 without a reward",
+        f"[   0.0 s] reward {estimate([0.0, 0.0])}; 1,002 of 2,000 done",
+        f"[   0.0 s] best {estimate([1.0, 1.0])}; 1,006 of 2,000 done; about 1 s left",
     ]
+
+
+def test_elsewhere_a_line_comes_from_time_to_time_although_no_rollout_ends() -> None:
+    told = threading.Event()
+
+    class Lines(io.StringIO):
+        def write(self, text: str) -> int:
+            if "under way" in text:
+                told.set()
+            return super().write(text)
+
+    class Often(LineDisplay):
+        interval_seconds = 0.01
+
+    lines = Lines()
+    display = Often(plain(lines, soft_wrap=True), Standing(Seconds()))
+    display.standing.expected_rollouts = 26
+    display.lightning_run_start("run-1", RolloutCounts())
+    for number in range(8):
+        display.lightning_rollout_start(ended("rs-1", number, 1.0)[1].model_copy(update={"worker_id": str(number)}))
+    told.clear()
+    assert told.wait(60)
+    display.stop()
+    assert lines.getvalue().splitlines()[-1] == "[   0.0 s] 0 of 26 done, 8 under way"
+
+
+def test_numbers_have_separators_and_no_exponent() -> None:
+    assert metric_words({"input_tokens": 26_550.0, "calls": 2e6, "loss": 0.12345}) == {
+        "input_tokens": "26,550",
+        "calls": "2,000,000",
+        "loss": "0.1235",
+    }
+    assert str(BudgetUse({"tokens": 1_000_000}, {"tokens": 26_550.0})) == (
+        "used of the budget: 26,550 of 1,000,000 tokens"
+    )
 
 
 def test_terminal_is_given_back_at_the_end_with_no_thread_left() -> None:
@@ -144,7 +182,7 @@ KNOWN = Snapshot(
 def test_panel_tells_all_that_is_known() -> None:
     quarter = f"{'━' * 6:24}"
     assert drawn(KNOWN, Failure("ValueError: … apples", 1200, "ro-1", where="agent.py:12 in score")) == [
-        f"rollouts     {'━' * 8:24} 6 done, 1 failed, 2 running, 1 retried, of at most 20",
+        f"rollouts     {'━' * 8:24} 6 of 20 done, 1 failed, 2 under way, 1 retried",
         "time         12 s, 3.25 rollouts/s, about 1 min 4 s left",
         "reward       0.50 (95% 0.09..0.91, n=2)",
         "best so far  1.00 (95% 0.34..1.00, n=2) of 2 versions; the first 0.00 (95% 0.00..0.79, n=1)",

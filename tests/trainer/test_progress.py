@@ -80,7 +80,7 @@ def test_on_a_terminal_a_run_is_shown_while_stdout_stays_the_programs(tmp_path: 
     os.close(ours)
     assert out == b"{'train_reward': 1.0}\n"
     assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
-    assert b"of at most 3" in shown
+    assert b"of 3 done" in shown
     assert b"2 rollouts succeeded, 1 failed" in shown
 
 
@@ -116,7 +116,7 @@ def test_in_a_notebook_the_panel_is_replaced_by_the_summary(
     assert "rollouts" in first
     assert "3 rollouts succeeded, 1 failed" in last
     assert "&lt;b&gt;{task}" in last
-    assert "of at most" not in last
+    assert " of 4 done" not in last
 
 
 def test_a_result_tells_itself_in_a_line(tmp_path: Path) -> None:
