@@ -74,6 +74,10 @@ from .runner import (
 )
 from .runs import (
     FitResult as FitResult,
+    RunFolder as RunFolder,
+)
+from .runs.loggers import (
+    RunLogger as RunLogger,
 )
 from .store import (
     InMemoryLightningStore as InMemoryLightningStore,

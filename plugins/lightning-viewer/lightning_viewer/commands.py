@@ -122,6 +122,10 @@ def show(
         print_run(console, folder, manifest)
         if not folder.store_file.is_file():
             console.print("its rollouts are not known here: it has no store in its folder")
+            if manifest.store != "memory":
+                console.print(
+                    f"look into its {manifest.store} with: agl serve store --backend ... --run {folder.run_id}"
+                )
             return
         if folder.standing(manifest) != "running" and not (folder.path / REPORT_FILE).is_file():
             console.print()

@@ -256,6 +256,15 @@ def test_a_run_without_a_store_in_its_folder_is_shown_as_far_as_it_is_known(tmp_
     assert lines[-1] == "its rollouts are not known here: it has no store in its folder"
 
 
+def test_a_run_whose_store_is_elsewhere_says_how_to_look_into_it(tmp_path: Path) -> None:
+    store = {"name": "sqlite", "path": tmp_path / "elsewhere.db"}
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path, store=store)
+    trainer.fit(looks_away, [1])
+    asyncio.run(trainer.store.aclose())
+    look = f"look into its SqliteLightningStore with: agl serve store --backend ... --run {trainer.store.run_id}"
+    assert shown(tmp_path)[-1] == look
+
+
 def test_a_trace_has_the_attributes_that_the_agent_gave_its_spans(tmp_path: Path) -> None:
     trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
     trainer.fit(looks_away, [1])
