@@ -40,8 +40,6 @@ PLACES: Final[dict[str, str]] = {
     "client": "lightning_legacy",
     "config": "compat.command_line",
     "contrib": "",
-    "contrib.adapter": "",
-    "contrib.adapter.agentos": "lightning_agentos",
     "contrib.reward": "",
     "contrib.reward.agentos": "lightning_agentos",
     "contrib.runner": "",
