@@ -5,6 +5,8 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from lightning_litellm.backend import LitellmBackend
 from lightning_proxy.testing import FakeEngine, tokens_of
 from litellm_agents import MakeAgent
@@ -262,3 +264,23 @@ def test_what_is_kept_in_a_cache_for_an_hour_costs_more() -> None:
     minutes, hour = (backend.cost(1510, 0, 1000, 500, kept) for kept in (0, 200))
     assert minutes == pytest.approx((10 * 3 + 1000 * 0.3 + 500 * 3.75) / 1e6)
     assert hour == pytest.approx((10 * 3 + 1000 * 0.3 + 300 * 3.75 + 200 * 6) / 1e6)
+
+
+async def test_azures_dated_api_gets_the_deployment_the_version_and_the_key(make_agent: MakeAgent) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.path_qs, request.headers.get("api-key")))
+        said = {"index": 0, "message": {"role": "assistant", "content": "Paris."}, "finish_reason": "stop"}
+        return web.json_response(
+            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [said]}
+        )
+
+    app = web.Application()
+    app.router.add_post("/{rest:.*}", answer)
+    async with TestServer(app) as azure:
+        agent = await make_agent("azure/my-deployment", api_base=str(azure.make_url("")), api_version="2024-10-21")
+        async with agent.chat() as response:
+            assert (await response.json())["choices"][0]["message"]["content"] == "Paris."
+    url = "/openai/deployments/my-deployment/chat/completions?api-version=2024-10-21"
+    assert asked == [(url, "sk-of-the-backend")]
