@@ -7,16 +7,18 @@ import math
 import os
 import platform
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from lightning_core.concurrency import EventLoopThread
 from lightning_core.errors import AgentTimeout, AttemptStopped, StoreError, StoreUnavailable
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, QUEUED
+from lightning_core.runner.outcome import place_of
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Trace
 from lightning_core.types import AttemptedRollout, Rollout
@@ -234,6 +236,12 @@ class Pacemaker:
         self._lock = threading.Lock()
         self._users = 0
         self._thread: EventLoopThread | None = None
+        self.tells_of_blocks = False
+
+    @property
+    def users(self) -> int:
+        """How many workers of this process it beats for."""
+        return self._users
 
     def acquire(self) -> EventLoopThread:
         """Return the thread. Each call needs one of `release`."""
@@ -241,6 +249,7 @@ class Pacemaker:
             self._users += 1
             if self._thread is None:
                 self._thread = EventLoopThread("heartbeats")
+                self.tells_of_blocks = True
             return self._thread
 
     def release(self) -> EventLoopThread | None:
@@ -297,6 +306,9 @@ IDLE_INTERVALS = 6
 IDLE_SECONDS = 60.0
 """The longest time between them, unless the interval is longer."""
 
+BLOCKED_SECONDS = 1.0
+"""How long an agent may keep the event loop before that is worth a warning."""
+
 SHORTEST_SECONDS = 0.01
 """The shortest time between two that a limit brings about."""
 
@@ -342,6 +354,7 @@ class Heartbeats:
         self._has_failed = False
         self._planned_seconds = 0.0
         self._blocks = 0
+        self._is_asking = False
         self._running = AsyncExitStack()
 
     @contextmanager
@@ -370,6 +383,7 @@ class Heartbeats:
     async def beating(self) -> AsyncIterator[None]:
         """Send heartbeats during the block; several blocks at the same time share them."""
         self._blocks += 1
+        self._worker_loop, self._worker_thread = asyncio.get_running_loop(), threading.get_ident()
         try:
             if self._blocks == 1 and self._interval_seconds > 0:
                 # Before the first claim: only a worker that is known to send heartbeats has a lease on it.
@@ -411,6 +425,7 @@ class Heartbeats:
                         await hurried.wait()
                 except TimeoutError:
                     latest = loop.time()
+                    self._ask_whether_blocked(loop)
                     await self._beat(self._limit_seconds())  # an idle one, too: there may be a claim meanwhile
                 else:
                     # A claim is a sign of life. The rhythm stays: runners that claim together do not beat together.
@@ -419,6 +434,33 @@ class Heartbeats:
         finally:
             if self._hurry is hurry:  # not that of another block, which began meanwhile
                 self._hurry = None
+
+    def _ask_whether_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the worker's event loop for an answer, and warn, once a run, where the user's code keeps it from one."""
+        if loop is self._worker_loop or self._is_asking or not pacemaker.tells_of_blocks:
+            return
+        answered, asked = threading.Event(), time.monotonic()
+
+        def look() -> None:
+            self._is_asking = False
+            # If this thread is late, too, the whole process stood still.
+            if answered.is_set() or time.monotonic() - asked > 1.5 * BLOCKED_SECONDS or not self._assignments:
+                return
+            place, runners = _place_in_loop(self._worker_thread), pacemaker.users
+            if place and runners > 1 and pacemaker.tells_of_blocks:
+                pacemaker.tells_of_blocks = False
+                logger.warning(
+                    "lightning.event_loop_blocked at=%r: this has kept %d runners waiting for more than %g s. Await an "
+                    "async client or asyncio.to_thread there, make the agent a plain def, or use strategy: processes",
+                    place,
+                    runners,
+                    BLOCKED_SECONDS,
+                )
+
+        with suppress(RuntimeError):  # the worker's loop has ended
+            self._worker_loop.call_soon_threadsafe(answered.set)
+            self._is_asking = True
+            loop.call_later(BLOCKED_SECONDS, look)
 
     async def _beat(self, timeout_seconds: float) -> None:
         stats = {
@@ -442,6 +484,16 @@ class Heartbeats:
             logger.log(level, "lightning.heartbeat_failed worker_id=%s: %s; its work goes on", self.worker_id, why)
         except Exception as exc:
             logger.warning("lightning.heartbeat_failed worker_id=%s", self.worker_id, exc_info=exc)
+
+
+def _place_in_loop(thread: int) -> str:
+    """Return where the user's code is that a thread's event loop has called; empty for none, and in a debugger."""
+    place, frame = "", sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not asyncio.Handle._run.__code__:
+        if frame.f_globals.get("__name__") == "bdb":
+            return ""
+        place, frame = place or place_of(frame.f_code, frame.f_lineno), frame.f_back
+    return "" if frame is None else place
 
 
 @asynccontextmanager

@@ -1,4 +1,6 @@
 import asyncio
+import contextlib
+import logging
 import os
 import sys
 import threading
@@ -141,6 +143,49 @@ async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
 
     assert ended.status == "succeeded"
     assert len(await store.query_attempts(ended.rollout_id)) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_agent_that_blocks_the_event_loop_of_other_runners_is_told_once_with_its_line(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heartbeats, "BLOCKED_SECONDS", 0.05)
+    store, told = HeardStore(), threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "event_loop_blocked" in record.getMessage():
+                told.set()
+
+    def block(task: int) -> float:
+        if is_async:
+            assert task > 0 or told.wait(timeout=20)
+        else:
+            time.sleep(0.2)  # a thread of its own keeps no other from going on
+        return 1.0
+
+    @rollout
+    async def waits(task: int) -> float:
+        return block(task)
+
+    for task in range(2 if is_async else 8):
+        await store.enqueue_rollout(task)
+    runners = [LitAgentRunner(OtelTracer(), max_rollouts=1 if is_async else 4, heartbeat_interval=0.02) for _ in (0, 1)]
+    log, handler = logging.getLogger("lightning_core.runner.heartbeats"), Told()
+    log.addHandler(handler)
+    try:
+        with contextlib.ExitStack() as stack:
+            for number, runner in enumerate(runners):
+                agent = waits if is_async else rollout(block)
+                stack.enter_context(runner.run_context(agent=agent, store=store, worker_id=number))
+            await asyncio.gather(*(runner.iter() for runner in runners))
+    finally:
+        log.removeHandler(handler)
+
+    assert caplog.text.count("event_loop_blocked") == int(is_async)
+    if is_async:
+        assert "test_heartbeats.py" in caplog.text
+        assert " in block': this has kept 2 runners waiting" in caplog.text
 
 
 async def test_idle_heartbeats_are_never_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
