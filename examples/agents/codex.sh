@@ -1,5 +1,4 @@
 # Codex as an agent: npm install --global @openai/codex@0.169.0. It ignores OPENAI_BASE_URL, so this writes its config.
-# The search that is turned off is run by OpenAI, which chat cannot ask for: not_convertible would refuse it.
 set -e
 cd "$(dirname "$AGL_TASK_FILE")"
 export CODEX_HOME="$PWD/.codex"
@@ -7,7 +6,6 @@ mkdir "$CODEX_HOME"
 cat >"$CODEX_HOME/config.toml" <<END
 model = "$AGL_MODEL"
 model_provider = "agl"
-web_search = "disabled"
 
 [model_providers.agl]
 name = "agl"

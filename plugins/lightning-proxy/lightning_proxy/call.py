@@ -15,6 +15,7 @@ A call passes these files, in this order:
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -71,6 +72,8 @@ class Call:
     size: int = 0
     """About how many bytes its span holds."""
     tries: int = 0
+    dropped_tools: Sequence[str] = ()
+    """The types of tools that the agent offers, and that the model's engine does not have."""
     fell_back: bool = False
     """Whether another model is asked than the one that it was for."""
     abandoned_tokens: int = 0

@@ -122,6 +122,8 @@ class Sender:
         self._clock = clock
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
+        self._dropped: set[str] = set()
+        """The tools that a warning told of."""
 
     async def send(self, call: Call) -> Response:
         """Send a call until a model answers it, or there is none left to ask.
@@ -178,8 +180,17 @@ class Sender:
         conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
         if conversion is None or call.fields is None:
             return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
+        asked, call.dropped_tools = conversion.without_hosted_tools(call.fields)
+        for kind in set(call.dropped_tools) - self._dropped:
+            self._dropped.add(kind)
+            logger.warning(
+                "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
+                "model's engine has none; calls go on without it, and their spans say so",
+                kind,
+                replica.model_name,
+            )
         # Once more, for an effort that is Anthropic's default, and so is left out.
-        fields = self._models.with_params(call.target, CHAT, conversion.request(call.fields))
+        fields = self._models.with_params(call.target, CHAT, conversion.request(asked))
         return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
 
     async def _send_to_target(self, call: Call) -> Response:

@@ -15,7 +15,7 @@ from lightning_proxy.dialects.base import Fields
 from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.replicas import Replica, Replicas
-from lightning_proxy.request import Refused
+from lightning_proxy.request import TOO_LONG, Refused
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
 _HIDDEN = b"***"
@@ -25,6 +25,8 @@ _SHORTEST_KEY = 8
 _LONGEST_TEXT = 4096
 """So many bytes of an error that is not JSON are passed on: it may be a page."""
 _SHOWN_BYTES = 200
+_OVERFLOW = re.compile(r"maximum context length is (\d+) tokens.*?(\d+)(?: input tokens| in the messages)", re.DOTALL)
+"""How vLLM, and `TokensBackend`, say that a conversation is too long."""
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 
@@ -102,6 +104,10 @@ async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> 
         message = str(error.get("message") if isinstance(error, dict) else error)
         call.error_code = _error_code(error)
         if response.conversion is not None:
+            if found := _OVERFLOW.search(message):
+                most, tokens = map(int, found.groups())
+                message = response.conversion.overflow(message, tokens, most, call.fields or {})
+                call.error_code = TOO_LONG
             body = dump(dialect.error(Refused(status, call.error_code or "backend_error", message)))
     else:
         message = _words_of(fields, body) or f"{response.replica.backend.address} answered {status} without a word"

@@ -33,6 +33,10 @@ _ANTHROPIC_TYPES = {
 }
 
 
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's word, by which agents know that they have to forget something."""
+
+
 class Refused(ProxyError):
     """A request that is answered with an error.
 

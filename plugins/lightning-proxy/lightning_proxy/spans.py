@@ -29,6 +29,8 @@ LAST_WEIGHT_VERSION = "agentlightning.weight_version.end"
 """The same when it ended, where that is another one."""
 HAS_TOKEN_IDS = "agentlightning.has_token_ids"
 """False for a call of which the engine gave no token ids."""
+DROPPED_TOOLS = "agentlightning.dropped_tools"
+"""The types of the tools that the agent offered, and that the model's engine does not have."""
 TRIES = "agentlightning.tries"
 """How often the call was sent, where that was more than once."""
 ANSWERED_BY = "agentlightning.model"
@@ -255,7 +257,7 @@ def _schema(request: dict[str, Any]) -> Any:
 
 
 def _call_attributes(call: Call) -> dict[str, Any]:
-    known = {
+    known: dict[str, Any] = {
         genai.PURPOSE: call.purpose,
         COST: call.cost,
         FIRST_CHUNK_SECONDS: call.first_chunk_seconds,
@@ -269,6 +271,8 @@ def _call_attributes(call: Call) -> dict[str, Any]:
         known[ANSWERED_BY] = call.replica.model_name
     if call.tries > 1:
         known[TRIES] = call.tries
+    if call.dropped_tools:
+        known[DROPPED_TOOLS] = list(call.dropped_tools)
     return {name: value for name, value in known.items() if value is not None}
 
 

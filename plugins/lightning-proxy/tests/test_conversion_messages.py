@@ -173,7 +173,7 @@ def test_parameters_have_chats_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type is 'web_search_20250305'"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type is 'bash_20250124'"),
         ({"tools": [{"name": "a", "input_schema": {}, "defer_loading": True}]}, "tools[0].defer_loading"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),

@@ -236,7 +236,7 @@ def test_parameters_have_chats_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search', not 'function'"),
+        ({"tools": [{"type": "computer"}]}, "tools[0].type is 'computer', not 'function'"),
         (
             {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "x"}]}]},
             "tools[0].tools[0].type is 'custom', not 'function'",

@@ -4,6 +4,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
@@ -78,15 +79,59 @@ async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agen
 async def test_a_field_that_chat_does_not_have_is_refused_before_the_engine_is_asked(
     converted: Agent, engine: FakeEngine, stream: bool
 ) -> None:
-    tool = {"type": "web_search_20250305", "name": "web_search"}
+    tool = {"type": "bash_20250124", "name": "bash"}
     async with converted.post("/messages", **asks(stream=stream, tools=[tool])) as response:
         assert response.status == 400
         error = await response.json()
     assert error["type"] == "error"
     assert error["error"]["type"] == "invalid_request_error"
-    assert "tools[0].type is 'web_search_20250305'" in error["error"]["message"]
+    assert "tools[0].type is 'bash_20250124'" in error["error"]["message"]
     assert not engine.received
     assert (await converted.span()).attributes["error.type"] == "not_convertible"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "This model's maximum context length is 1024 tokens. However, your request has 1400 input tokens. Please "
+            "reduce the length of the input messages.",
+            "prompt is too long: 1400 tokens > 1024 maximum",
+        ),
+        (
+            "This model's maximum context length is 1024 tokens. However, you requested 1060 tokens (1000 in the "
+            "messages, 60 in the completion). Please reduce the length of the messages or completion.",
+            "input length and `max_tokens` exceed context limit: 1000 + 60 > 1024, decrease one of them and try again",
+        ),
+    ],
+)
+async def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_its_client_knows(
+    converted: Agent, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, said: str, expected: str
+) -> None:
+    async def refuse(request: Any, fields: Any, fault: Any) -> web.Response:
+        return web.json_response({"error": {"message": said, "type": "BadRequestError", "code": 400}}, status=400)
+
+    monkeypatch.setattr(engine, "_fail", refuse)
+    async with converted.post("/messages", **asks(max_tokens=60)) as response:
+        assert response.status == 400
+        error = await response.json()
+    assert error["error"] == {"type": "invalid_request_error", "message": f"{expected} (context_length_exceeded)"}
+    monkeypatch.undo()
+
+
+async def test_a_tool_that_the_provider_runs_is_left_out_and_recorded(
+    converted: Agent, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    own = {"name": "look", "input_schema": {"type": "object"}}
+    for tools in ([search], [search, own]):
+        async with converted.post("/messages", **asks(tools=tools, tool_choice={"type": "auto"})) as response:
+            assert response.status == 200
+    assert [bool(received.fields.get("tools")) for received in engine.received] == [False, True]
+    assert "tool_choice" not in engine.received[0].fields
+    for span in await converted.spans():
+        assert span.attributes["agentlightning.dropped_tools"] == ["web_search_20250305"]
+    assert caplog.text.count("lightning.tool_dropped type=web_search_20250305 model=small") == 1
 
 
 async def test_an_error_of_the_engine_comes_in_the_form_of_messages(converted: Agent, engine: FakeEngine) -> None:

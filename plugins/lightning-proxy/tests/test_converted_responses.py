@@ -81,13 +81,23 @@ def test_the_oldest_items_are_forgotten() -> None:
 
 
 @both_ways
-async def test_a_tool_that_the_provider_runs_is_refused(converted: Agent, engine: FakeEngine, stream: bool) -> None:
-    async with converted.post("/responses", input="hi", stream=stream, tools=[{"type": "web_search"}]) as response:
+async def test_a_tool_that_is_not_a_function_is_refused(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    async with converted.post("/responses", input="hi", stream=stream, tools=[{"type": "computer"}]) as response:
         assert response.status == 400
         error = (await response.json())["error"]
     assert error["code"] == "not_convertible"
-    assert "tools[0].type is 'web_search'" in error["message"]
+    assert "tools[0].type is 'computer'" in error["message"]
     assert not engine.received
+
+
+@both_ways
+async def test_a_tool_that_the_provider_runs_is_left_out(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", "name": "f", "parameters": {}}]
+    async with converted.post("/responses", input="hi", stream=stream, tools=tools) as response:
+        assert response.status == 200
+        await response.read()
+    assert [tool["function"]["name"] for tool in engine.received[0].fields["tools"]] == ["f"]
+    assert (await converted.span()).attributes["agentlightning.dropped_tools"] == ["web_search"]
 
 
 async def test_a_stream_that_breaks_off_ends_with_the_error_of_responses(converted: Agent, engine: FakeEngine) -> None:

@@ -381,7 +381,10 @@ async def test_what_goes_beyond_the_context_is_refused(start: Start, path: str, 
     said: dict[str, Any] = {"prompt": "u:hi.\na:"} if path == "/completions" else {"messages": USER}  # 8 tokens
     error = await refused(agent, path, stream=stream, max_tokens=5, **said)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
-    expected = "this model sees 12 tokens at most, and the prompt has 8; max_tokens is 5, ask for 4 at most"
+    expected = (
+        "This model's maximum context length is 12 tokens, and the prompt has 8 input tokens; "
+        "max_tokens is 5, ask for 4 at most"
+    )
     assert error["message"] == expected
     async with agent.post(path, stream=stream, max_tokens=4, **said) as response:
         assert response.status == 200

@@ -125,7 +125,9 @@ async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_word
 
     status, told = await answer(100)
     assert (status, told["error"]["code"]) == (400, "context_length_exceeded")
-    assert told["error"]["message"] == "this model sees 100 tokens at most, and the prompt has 100; make it shorter"
+    assert told["error"]["message"] == (
+        "This model's maximum context length is 100 tokens, and the prompt has 100 input tokens; make it shorter"
+    )
     status, told = await answer(99)
     assert (status, told["choices"][0]["message"]["content"]) == (200, "ok")
 

@@ -49,6 +49,34 @@ class StreamConversion(ABC):
 class Conversion(ABC):
     """An API for conversations, as chat. Has no state: one serves all calls."""
 
+    hosted_tools: tuple[str, ...]
+    """How the types of tools begin that the provider of this API runs itself. An engine does not have them."""
+
+    def without_hosted_tools(self, fields: Fields) -> tuple[Fields, list[str]]:
+        """Return a request without the tools that its provider would run, and their types."""
+        tools = fields.get("tools")
+        if not isinstance(tools, list):
+            return fields, []
+        kept = [tool for tool in tools if not str(mapping(tool).get("type")).startswith(self.hosted_tools)]
+        if len(kept) == len(tools):
+            return fields, []
+        dropped = [str(tool["type"]) for tool in tools if tool not in kept]
+        fields = {**fields, "tools": kept}
+        if not kept or mapping(fields.get("tool_choice")).get("type") in dropped:
+            fields.pop("tool_choice", None)
+        return fields, dropped
+
+    def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
+        """Return the words by which clients of this API know that a conversation is too long, and make it shorter.
+
+        Args:
+            message: The engine's.
+            tokens: How many the prompt has.
+            most: How many the model sees.
+            fields: What the agent asked, in its API.
+        """
+        return message
+
     @abstractmethod
     def request(self, fields: Fields) -> Fields:
         """Return the chat request that asks the same.

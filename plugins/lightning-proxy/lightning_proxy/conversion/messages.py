@@ -49,6 +49,8 @@ _INVALID = "INVALID_JSON"
 class MessagesConversion(Conversion):
     """Messages of content blocks, and chat messages."""
 
+    hosted_tools = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
+
     def request(self, fields: Fields) -> Fields:
         require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
         chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
@@ -65,6 +67,12 @@ class MessagesConversion(Conversion):
         chat.update(_output_config(object_at(fields, "output_config")))
         _check_context_management(object_at(fields, "context_management"))
         return chat
+
+    def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
+        if tokens < most:
+            asked = f"{tokens} + {fields.get('max_tokens')} > {most}"
+            return f"input length and `max_tokens` exceed context limit: {asked}, decrease one of them and try again"
+        return f"prompt is too long: {tokens} tokens > {most} maximum"
 
     def answer(self, chat: Fields, request: Fields) -> Fields:
         read = ChatAnswer()

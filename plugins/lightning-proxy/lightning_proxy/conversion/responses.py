@@ -65,6 +65,8 @@ _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesConversion(Conversion):
     """Items, and chat messages."""
 
+    hosted_tools = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search")
+
     def request(self, fields: Fields) -> Fields:
         require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
         if fields.get("truncation") not in (None, "disabled"):

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from lightning_core.errors import ConfigError
 from lightning_proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
 from lightning_proxy.jsons import dump
-from lightning_proxy.request import Refused, openai_error
+from lightning_proxy.request import TOO_LONG, Refused, openai_error
 from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
 from lightning_proxy.tokens.request import CHAT, COMPLETIONS, SamplingParams, WrongParameter, error_of, read_request
@@ -34,9 +34,6 @@ P = ParamSpec("P")
 
 
 logger = logging.getLogger(__name__)
-
-_TOO_LONG = "context_length_exceeded"
-"""OpenAI's word, by which agents know that they have to forget something."""
 
 _LONG_BYTES = 16 * 1024
 """A text that takes some ten milliseconds to make tokens of."""
@@ -159,14 +156,15 @@ class TokensBackend(Backend):
             return
         room, wanted = most - len(prompt), params.sampling.get("max_tokens", 1)
         if wanted > room:
-            what = f"this model sees {most} tokens at most, and the prompt has {len(prompt)}"
+            # OpenAI's and vLLM's words, which clients look for.
+            what = (
+                f"This model's maximum context length is {most} tokens, and the prompt has {len(prompt)} input tokens"
+            )
             if room < 1:
-                raise WrongParameter(source, f"{what}; make it shorter", kind=_TOO_LONG)
+                raise WrongParameter(source, f"{what}; make it shorter", kind=TOO_LONG)
             if getattr(self._engine, "lowers_max_tokens", False):
                 return
-            raise WrongParameter(
-                "max_tokens", f"{what}; max_tokens is {wanted}, ask for {room} at most", kind=_TOO_LONG
-            )
+            raise WrongParameter("max_tokens", f"{what}; max_tokens is {wanted}, ask for {room} at most", kind=TOO_LONG)
 
     async def _answer(
         self,
