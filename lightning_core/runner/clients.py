@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from lightning_core.adapter.genai import TRANSIENT_STATUSES
-from lightning_core.errors import Fault
+from lightning_core.errors import Fault, LightningError
 
 PATIENCE_SECONDS = 60.0
 """How long rate limits and outages of a model are waited out before they count."""
@@ -77,6 +77,8 @@ def find_no_answer(error: BaseException | None) -> NoAnswer | None:
     while error is not None:
         if isinstance(error, Fault) and error.retry_after is not None:
             return NoAnswer(error.retry_after)
+        if isinstance(error, LightningError) and not isinstance(error, Fault):
+            return None  # it was found to be something else, such as an agent's own 500
         kinds = [kind for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in CLIENTS]
         named = {CLIENTS[kind.__module__.partition(".")[0]].get(kind.__name__) for kind in kinds}
         if named & {_TIMEOUTS, _OUT_OF_REACH}:
