@@ -27,6 +27,9 @@ AGENT_ERRORS = frozenset(
 """Exceptions of harbor's trials that are the agent's failures. Any other one, known or not, is a fault: a lost sample
 costs less than one that counts as a bad answer."""
 
+MAX_DOCUMENT_BYTES = 128 * 1024 * 1024
+"""The largest trajectory that is read: a file, or a line of a `.jsonl` file."""
+
 
 @click.command(name="import")
 @click.argument("source", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
@@ -137,14 +140,16 @@ def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[str, Any, _Trial]]:
     """Yield each trajectory with its place, and how its trial ended."""
     for source in sources:
         for path in sorted(source.rglob("trajectory.json")) if source.is_dir() else [source]:
+            if not path.is_file():  # a pipe or a device may block, or never end
+                raise ConfigError(f"{path} is not a regular file; write what it gives to a file, and import that")
             if path.suffix == ".jsonl":
                 with open(path, "rb") as file:
-                    for number, line in enumerate(file, 1):
+                    for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES + 1), b""), 1):
                         if line.strip():
                             place = f"line {number} of {path}"
                             yield place, _parse(line, place), _Trial()
             else:
-                yield str(path), _parse(path.read_bytes(), str(path)), _trial_beside(path)
+                yield str(path), _read(path), _trial_beside(path)
 
 
 def _trial_beside(path: Path) -> _Trial:
@@ -153,7 +158,7 @@ def _trial_beside(path: Path) -> _Trial:
     from lightning_export.trajectories import TrialResult
 
     result = path.parent.parent / "result.json"
-    found = _parse(result.read_bytes(), str(result)) if result.is_file() else None
+    found = _read(result) if result.is_file() else None
     if not isinstance(found, dict):
         return _Trial()
     try:
@@ -188,7 +193,17 @@ def _check_version(place: str, found: Any) -> None:
         raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}")
 
 
+def _read(path: Path) -> Any:
+    with open(path, "rb") as file:
+        return _parse(file.read(MAX_DOCUMENT_BYTES + 1), str(path))
+
+
 def _parse(text: bytes, place: str) -> Any:
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise ConfigError(
+            f"{place} has more than {MAX_DOCUMENT_BYTES:,} bytes, the most that a trajectory may have; "
+            "a file of many trajectories has one on each line and a name that ends in .jsonl"
+        )
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:

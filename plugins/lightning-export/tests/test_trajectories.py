@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from atif import Trajectory
 from click.testing import CliRunner
+from lightning_export import importing
 from lightning_export.trajectories import spans_of
 from lightning_sqlite import SqliteLightningStore
 
@@ -296,6 +298,32 @@ def test_what_is_not_json_is_refused_with_its_line(make_run: Any, tmp_path: Path
     done = CliRunner().invoke(agl, ["import", "odd.jsonl"])
     assert done.exit_code == 2
     assert "line 2 of odd.jsonl is not JSON" in done.output
+
+
+@pytest.mark.parametrize("name", ["odd.json", "odd.jsonl"])
+def test_a_trajectory_of_more_bytes_than_are_read_is_refused_before_all_are(
+    make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    make_run()
+    text = json.dumps(PUBLIC)
+    monkeypatch.setattr(importing, "MAX_DOCUMENT_BYTES", len(text) + 1)
+    (tmp_path / "good.jsonl").write_text(f"{text}\n{text}\n")
+    assert "2 rollouts" in invoke("import", "good.jsonl")
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(2**40)  # has no blocks on disk
+    done = CliRunner().invoke(agl, ["import", name])
+    assert done.exit_code == 2
+    assert f"{name} has more than {len(text) + 1:,} bytes, the most that a trajectory may have" in done.output
+
+
+@pytest.mark.parametrize("name", ["odd.json", "odd.jsonl", "t/trajectory.json"])
+def test_a_pipe_is_refused_and_not_waited_for(make_run: Any, tmp_path: Path, name: str) -> None:
+    make_run()
+    (tmp_path / "t").mkdir()
+    os.mkfifo(tmp_path / name)
+    done = CliRunner().invoke(agl, ["import", name.partition("/")[0]])
+    assert done.exit_code == 2
+    assert f"{name} is not a regular file; write what it gives to a file" in done.output
 
 
 def call_span(time: float, messages: list[Any], answer: str, prompt: list[int], response: list[int]) -> Span:
