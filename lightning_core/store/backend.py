@@ -168,7 +168,8 @@ class StoreBackend(ABC):
     async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
         """Write spans in place of those that are kept of the same rollout, attempt and id; others are skipped.
 
-        Their names, times and numbers are those that are kept. The backend owns the spans that it is given.
+        Their names, times and numbers are those that are kept. They are all spans of their rollouts, in the order in
+        which `find_spans` gives them. The backend owns the spans that it is given.
 
         Raises:
             StoreError: By default: then `LightningStore.drop_content` cannot be used.

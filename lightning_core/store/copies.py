@@ -11,7 +11,7 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import bare_rewards, shown_metadata
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.frozen import clone, construct
-from lightning_core.types.span import Event, OtelResource, TraceStatus, plain_attributes
+from lightning_core.types.span import Event, TraceStatus, plain_attributes
 
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -152,8 +152,9 @@ def without_content(span: Span) -> Span:
         },
         "events": [Event(name=each.name, attributes={}, timestamp=each.timestamp) for each in span.events],
         "links": [each.model_copy(update={"attributes": {}}) for each in span.links],
-        "resource": OtelResource(attributes=plain, schema_url=resource.schema_url),
-        "status": TraceStatus(status_code=span.status.status_code),
+        # What loses nothing stays the object that many spans share.
+        "resource": resource if plain == resource.attributes else resource.model_copy(update={"attributes": plain}),
+        "status": TraceStatus(status_code=span.status.status_code) if span.status.description else span.status,
     }
     return construct(Span, fields, _SPAN_FIELDS.copy())
 

@@ -363,9 +363,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         dropped = 0
         for rollout_id in ended:
             spans, _ = await self._backend.find_spans(self._run_id, rollout_id, None, Query())
-            changed = [bare for span in spans if (bare := without_content(span)) != span]
-            if changed:
-                await self._backend.replace_spans(self._run_id, changed)
+            bare = [without_content(span) for span in spans]
+            if bare != spans:
+                await self._backend.replace_spans(self._run_id, own_spans(bare))
                 dropped += 1
         return dropped
 

@@ -52,14 +52,17 @@ class _Spans:
             number = kept["sequence_id"] = self.last_sequence_id + 1
         if number > self.last_sequence_id:
             self.last_sequence_id = number
-        if not kept["events"]:
-            kept["events"] = ()
-        if not kept["links"]:
-            kept["links"] = ()
+        _share_empty(kept)
         if span.__pydantic_extra__:
             self.extra[span_id] = span.__pydantic_extra__
         self.fields[span_id] = kept
         return number
+
+
+def _share_empty(fields: dict[str, Any]) -> None:
+    for name in ("events", "links"):
+        if not fields[name]:
+            fields[name] = ()
 
 
 @dataclass(slots=True)
@@ -324,6 +327,7 @@ class MemoryBackend(StoreBackend):
                 kept = run.spans.get(span.rollout_id, {}).get(span.attempt_id)
                 if kept is not None and span.span_id in kept.fields:
                     kept.fields[span.span_id] = span.__dict__
+                    _share_empty(span.__dict__)
                     kept.extra.pop(span.span_id, None)
 
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:

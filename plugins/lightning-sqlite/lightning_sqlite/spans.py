@@ -76,12 +76,16 @@ class Spans:
         return stored
 
     def replace(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> None:
-        """Write the bodies and sources of spans anew; those that are not there are skipped."""
+        """Write the bodies and sources of spans anew; those that are not there are skipped.
+
+        They move behind all others: SQLite has no other use for the room in a page whose rows became smaller.
+        """
         for rollout_id, attempt_id, span in spans:
             row = self._rollouts.row(run_id, rollout_id)
             if row is not None:
                 self._execute(
-                    "UPDATE span SET body = ?, source = ? WHERE rollout = ? AND attempt = ? AND span_id = ?",
+                    "UPDATE span SET span = (SELECT max(span) + 1 FROM span), body = ?, source = ? "
+                    "WHERE rollout = ? AND attempt = ? AND span_id = ?",
                     (
                         *(_packed(span.body), self._source(run_id, span.source)),
                         *(row.number, _number_of(row, attempt_id), span.span_id),

@@ -199,3 +199,30 @@ async def test_spans_of_one_process_share_their_resource_on_disk_and_in_memory(p
     count = await backend._writer.do(lambda: backend._session.execute("SELECT count(*) FROM source").fetchone())
     assert count == (2,)
     await store.aclose()
+
+
+async def test_the_room_of_dropped_content_is_used_again(path: Path) -> None:
+    store = SqliteLightningStore(path)
+
+    async def add_rollouts() -> list[str]:
+        ids = []
+        for _ in range(40):
+            started = await store.start_rollout("a")
+            said = {"gen_ai.prompt.0.content": "a" * 3_000, "gen_ai.usage.input_tokens": 7}
+            of = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+            spans = [Span.from_attributes(**of, attributes=said, name=str(number)) for number in range(10)]
+            await store.add_many_spans(spans)
+            await store.update_rollout(started.rollout_id, status="succeeded")
+            ids.append(started.rollout_id)
+        return ids
+
+    sizes = []
+    for _ in range(4):
+        ids = await add_rollouts()
+        await store.drop_content(ids)
+        assert [span.name for span in await store.query_spans(ids[0])] == [str(number) for number in range(10)]
+        await store.aclose()
+        sizes.append(path.stat().st_size)  # noqa: ASYNC240  # no one else waits
+        store = SqliteLightningStore(path, run_id=store.run_id)
+    await store.aclose()
+    assert sizes[-1] < 1.5 * sizes[0], sizes
