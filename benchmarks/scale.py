@@ -3,6 +3,7 @@
     python benchmarks/scale.py runners   # rollouts/s and claims against the number of runners, for each store
     python benchmarks/scale.py idle      # what 1,000 runners cost that wait for work
     python benchmarks/scale.py size      # the same questions to a store of 10,000 and of 100,000 rollouts
+    python benchmarks/scale.py room      # what a run's traces need in memory and on disk, with keep_spans and without
     python benchmarks/scale.py           # all of them, in about ten minutes
 
 `--quick` makes each part small; `--stores` and `--counts` choose what is measured. The runners, the algorithm's
@@ -42,6 +43,7 @@ from lightning_core import emit_reward, lifecycle, rollout
 from lightning_core.algorithm import run_batch
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.runner import LitAgentRunner
+from lightning_core.runs.retention import Retention
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
@@ -280,7 +282,13 @@ def measure_idle(stores: Sequence[str], counts: Sequence[int], lease_seconds: fl
                 row(store, f"{runners:,}", *shares, f"{server.memory():,.0f}")
 
 
-async def fill(backend: StoreBackend, run_id: str, first: int, last: int) -> None:
+async def fill(
+    backend: StoreBackend,
+    run_id: str,
+    first: int,
+    last: int,
+    spans_of_attempt: Callable[[str, str], list[Span]] = agent_spans,
+) -> None:
     """Put rollouts that have ended into a store, a hundredth of them failed: as they are kept, for the sake of time."""
     for start in range(first, last, FILLED_AT_ONCE):
         records, spans = [], []
@@ -291,7 +299,7 @@ async def fill(backend: StoreBackend, run_id: str, first: int, last: int) -> Non
             begun = lifecycle.claim(new, now, attempt_id=attempt_id, worker_id=f"worker-{number % 100}")
             status: AttemptStatus = "succeeded" if number % 100 else "failed"
             records.append(lifecycle.set_attempt_status(begun, now, attempt_id, status))
-            spans += agent_spans(rollout_id, attempt_id)
+            spans += spans_of_attempt(rollout_id, attempt_id)
         await backend.insert(records)
         await backend.append_spans(run_id, spans)
 
@@ -371,8 +379,65 @@ async def _measure_size(
     await store.aclose()
 
 
-PARTS: Final = ("runners", "idle", "size")
+ROOM_STEP: Final = 100
+"""Rollouts of a step."""
+ROOM_KEPT: Final = 8
+"""Steps that keep their spans."""
+_WORDS: Final = ["".join(random.Random(n).choices("abcdefghijklmnopqrstuvwxyz", k=2 + n % 9)) for n in range(5_000)]
+
+
+def long_spans(rollout_id: str, attempt_id: str) -> list[Span]:
+    """Make ten model calls with 2 kB of text each."""
+    spans = spans_of(Span, rollout_id, attempt_id, 10)
+    for span in spans:
+        words = " ".join(random.choices(_WORDS, k=300))[:2_000]
+        span.attributes = {
+            **span.attributes,
+            "gen_ai.prompt.0.role": "user",
+            "gen_ai.prompt.0.content": words[:1_500],
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": words[1_500:],
+        }
+    return spans
+
+
+def measure_room(name: str, count: int, keeps_all: bool) -> None:
+    """Print what the traces of a run need. It has the process to itself."""
+    asyncio.run(_measure_room(name, count, keeps_all))
+
+
+async def _measure_room(name: str, count: int, keeps_all: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="scale-") as folder:
+        path = Path(folder) / "store.db"
+        store = StoreFacade(MemoryBackend() if name == "memory" else SqliteBackend(path))
+        retention = Retention(store, ROOM_KEPT)
+        await fill(store.backend, "warm-up", 0, ROOM_STEP, long_spans)
+        resident, cpu, dropping = psutil.Process().memory_info().rss, time.process_time(), 0.0
+        for first in range(0, count, ROOM_STEP):
+            await fill(store.backend, store.run_id, first, first + ROOM_STEP, long_spans)
+            began = time.process_time()
+            if not keeps_all:
+                await retention.lightning_step_end()
+            dropping += time.process_time() - began
+        cpu = time.process_time() - cpu
+        gc.collect()
+        memory = psutil.Process().memory_info().rss - resident
+        await store.aclose()
+        disk = path.stat().st_size if path.exists() else 0
+        kept = "all" if keeps_all else f"{ROOM_KEPT} steps"
+        seconds = f"{dropping * 1e3 / count:.1f} ms" if dropping else ""
+        row(name, f"{count:,}", kept, f"{memory / 1e6:,.0f} MB", f"{disk / 1e6:,.0f} MB", seconds)
+
+
+PARTS: Final = ("runners", "idle", "size", "room")
 STORES: Final = ("memory", "sqlite", "mongo", "mongo-2")
+
+
+def alone(measure: Callable[..., None], *arguments: Any) -> None:
+    """Measure in a new process."""
+    process = multiprocessing.get_context("spawn").Process(target=measure, args=arguments)
+    process.start()
+    process.join()
 
 
 def main() -> None:
@@ -406,9 +471,14 @@ def main() -> None:
         for store in stores:
             if store != "mongo-2":
                 arguments = (store, counts, 3 if given.quick else 9)
-                process = multiprocessing.get_context("spawn").Process(target=measure_size, args=arguments)
-                process.start()
-                process.join()
+                alone(measure_size, *arguments)
+    if "room" in parts:
+        columns = ("store", "rollouts", "content is kept of", "memory", "disk", "CPU time to drop it, a rollout")
+        table(f"Ten calls of 2 kB a rollout, {ROOM_STEP} rollouts a step", columns)
+        for store in [store for store in stores if not store.startswith("mongo")]:
+            for count in given.counts or ((1_000,) if given.quick else (1_000, 10_000)):
+                for keeps_all in (True, False):
+                    alone(measure_room, store, count, keeps_all)
 
 
 if __name__ == "__main__":

@@ -283,6 +283,7 @@ def load_job(
             max_rollouts=config.max_rollouts,
             initial_resources=config.initial_resources,
             rollout_config=config.rollout_config,
+            keep_spans=config.keep_spans,
             reward=reward,
             hooks=[*(hooks or ()), *plugins],
             loggers=loggers,

@@ -67,6 +67,7 @@ class Config(BaseModel):
     max_rollouts: Count | None = None
     initial_resources: NamedResources | None = None
     rollout_config: RolloutConfig | None = None
+    keep_spans: Count | None = None
     llm_proxy: Annotated[
         str | bool | dict[str, Any] | None,
         _one_of(str, bool, dict, type(None), wanted="a mapping with a model_list, the URL of a proxy, or true"),

@@ -25,6 +25,7 @@ from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import Origin, describe_origin
 from lightning_core.runs.recording import Recording
 from lightning_core.runs.result import failed_hooks, rewards_in, sum_usage
+from lightning_core.runs.retention import Retention
 from lightning_core.runs.standing import Onlooker, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
@@ -53,6 +54,7 @@ class TrainerParts(Protocol):
     llm_proxy: ModelProxy | None
     initial_resources: NamedResources | None
     rollout_config: RolloutConfig | None
+    keep_spans: int | None
     hooks: Hooks
     origin: Origin | None
     recording: Recording | None
@@ -116,6 +118,8 @@ class Run:
             )
         self._first = trainer.first_rollouts(algorithm)
         self._hooks = trainer.hooks.also(self._first)
+        if trainer.keep_spans is not None:
+            self._hooks = self._hooks.also(Retention(self._store, trainer.keep_spans))
         self._display = trainer.next_display()
         if self._display is not None:
             self._hooks = self._hooks.also(self._display)

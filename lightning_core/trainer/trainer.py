@@ -114,6 +114,8 @@ class Trainer:
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
         rollout_config: Limits and retry policy of each rollout, such as `RolloutConfig(timeout_seconds=60)`.
+        keep_spans: How many of the algorithm's newest steps, at least, keep what was said in their rollouts. Of older
+            ones a store keeps numbers, rewards and names; see `LightningStore.drop_content`. None keeps all.
         reward: Scores what the agent returned, or what its trace says: a function, an import path, a `Grader`, or a
             named one with its options, such as `{"name": "judge", "rubric": "..."}`. None where agents score
             themselves.
@@ -165,6 +167,7 @@ class Trainer:
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
         rollout_config: RolloutConfig | None = None,
+        keep_spans: int | None = None,
         reward: GraderSpec | None = None,
         hooks: object = (),
         loggers: Sequence[Spec[RunLogger]] = (),
@@ -182,6 +185,9 @@ class Trainer:
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
         self.rollout_config = rollout_config
+        if keep_spans is not None and keep_spans < 1:
+            raise ConfigError(f"keep_spans is {keep_spans}; it is a number of steps from 1 on, or None to keep all")
+        self.keep_spans = keep_spans
         self.reward = Grader.of(reward, registry=self._registry)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
