@@ -1,20 +1,15 @@
 """The algorithm that changes nothing: it measures."""
 
-import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import Batch, continued, require_rewards, run_batch
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import InvalidInput, NoRewards
-from lightning_core.rewards import may_have_reward
+from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
 from lightning_core.types import Dataset, RolloutMode, samples_of
-
-logger = logging.getLogger(__name__)
 
 _SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
 
@@ -61,7 +56,7 @@ class Baseline(FastAlgorithm):
 
         Raises:
             InvalidInput: When there is no sample.
-            NoRewards: When no rollout of one of the datasets gave a reward in an epoch, and none succeeded without.
+            NoRewards: When no rollout of one of the datasets gave a reward in an epoch.
         """
         store = self.get_store()
         given: dict[RolloutMode, Dataset[Any] | None] = {"train": train_dataset, "val": val_dataset}
@@ -90,7 +85,7 @@ class Baseline(FastAlgorithm):
                     config=self.get_rollout_config(),
                     request_id=f"{key}/{epoch}/{mode}",
                 )
-            _require_rewards(batches.values(), step=f"epoch {epoch}")
+            require_rewards(batches.values(), step=f"epoch {epoch}")
             means = {mode: batch.mean_reward for mode, batch in batches.items()}
             self.report(
                 {f"{mode}_reward": mean for mode, mean in means.items() if mean is not None},
@@ -98,19 +93,5 @@ class Baseline(FastAlgorithm):
                 best_resources=resources,
             )
             for mode, batch in batches.items():
-                if batch.outcomes and any(mean is not None for mean in means.values()):
-                    _require_rewards([batch], step=f"epoch {epoch}, {_SAMPLES[mode]} samples")
-
-
-def _require_rewards(batches: Iterable[Batch], *, step: str) -> None:
-    """Raise `NoRewards` where the agent failed everywhere; an agent that gives no reward may be tried out."""
-    batches = tuple(batches)
-    try:
-        require_rewards(batches, step=step)
-    except NoRewards as exc:
-        outcomes = [outcome for batch in batches for outcome in batch.outcomes]
-        if not any(
-            each.rollout.status == "succeeded" and not any(map(may_have_reward, each.spans)) for each in outcomes
-        ):
-            raise
-        logger.warning("lightning.no_rewards: %s", exc)
+                if batch.outcomes:
+                    require_rewards([batch], step=f"epoch {epoch}, {_SAMPLES[mode]} samples")

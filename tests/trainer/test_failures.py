@@ -61,14 +61,16 @@ def test_run_without_any_reward_stops_with_the_first_cause() -> None:
     assert str(raised.value) == ("epoch 1: none of 3 rollouts gave a reward; the first: PermissionError: no key for 1")
 
 
-def test_agent_that_gives_no_reward_is_told_how_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_run_in_which_the_agent_gives_no_reward_fails_and_says_how_to() -> None:
     @rollout
     async def agent(task: int) -> None:
         return None
 
-    result = Trainer(algorithm="baseline").fit(agent, [1])
-    assert (result.rollouts.succeeded, result.metrics.get("train_reward")) == (1, None)
-    assert "the agent gave no reward: return a number, or call emit_reward" in caplog.text
+    trainer = Trainer(algorithm="baseline")
+    with pytest.raises(NoRewards, match=r"^epoch 1: none of 2 .*: the agent gave no reward: return a number, or call"):
+        trainer.fit(agent, [1], val_dataset=[2])
+    assert trainer.result is not None
+    assert (trainer.result.status, trainer.result.rollouts.succeeded) == ("failed", 2)
 
 
 def test_one_reward_is_enough_to_go_on() -> None:

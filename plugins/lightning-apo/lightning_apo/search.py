@@ -52,6 +52,8 @@ class BeamSearch:
         deck = shuffled(len(tools.val), seed=seed_of("validation", tools.options.seed))
         n_deck = len(deck) - plan.held_samples
         self._deck, self._held = deck[:n_deck], deck[n_deck:]
+        self._untrained: str | None = None
+        """Why the first training sample gave no reward, until one gives one."""
         self.round_number = 0
         """The round that has ended last, from 1; 0 before the first."""
 
@@ -125,6 +127,8 @@ class BeamSearch:
         before = self._rewards()
         grown = await growth.run(branches)
         require_answers([edit for _, edit in grown], round_number=round_number)
+        if round_number == 1 or self._untrained is not None:
+            self._untrained = (failure := failure_of_all(growth.batches)) and (self._untrained or failure)
         children = [await self._adopt(edit, parent, round_number) for parent, edit in grown]
         field = list(dict.fromkeys([*self._beam, *(child for child in children if child is not None)]))
         tried = await self._race(field, share - (self._tools.trials.asked - already), step=f"{round_number}")
@@ -153,8 +157,14 @@ class BeamSearch:
         all samples of both, these and the others, it ends with the first.
 
         Raises:
-            NoRewards: When no prompt ever had a reward on a validation sample.
+            NoRewards: When no prompt ever had a reward on a validation sample; or none on a training sample, though the
+                first prompts had one elsewhere.
         """
+        if self._untrained is not None and self._first.is_scored:
+            raise NoRewards(
+                f"no rollout on training samples gave a reward in {self.round_number} rounds, so no edit was made from "
+                f"one; the first: {self._untrained}"
+            )
         if self.round_number < self._rounds:
             logger.warning(
                 "lightning.apo_ended_early rounds=%d of=%d; no rollouts were left for more: raise max_rollouts or "
@@ -245,6 +255,7 @@ class BeamSearch:
                 }
                 for each in self._candidates.values()
             ],
+            "untrained": self._untrained,
             "beam": [candidate.number for candidate in self._beam],
             "best": self._best.number,
             "counts": dict(self._tools.counts),
@@ -269,7 +280,7 @@ class BeamSearch:
         numbered = list(self._candidates.values())
         self._first, self._best = numbered[0], numbered[state["best"]]
         self._beam = [numbered[number] for number in state["beam"]]
-        self.round_number = state["round"]
+        self.round_number, self._untrained = state["round"], state.get("untrained")
         tools.counts.update(state["counts"])
         tools.rejections.update(state["rejections"])
         tools.trials.lost, tools.trials.asked = state["lost"], state["asked"]

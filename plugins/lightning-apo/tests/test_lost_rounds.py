@@ -50,13 +50,42 @@ async def test_a_lost_round_is_held_against_no_prompt(models: ToyModels) -> None
     assert not any(candidate.rewards for candidate in lost)
 
 
-async def test_when_all_rounds_are_lost_the_first_prompt_is_the_best_there_is(models: ToyModels) -> None:
-    run = Outage(models, 1, 2, 3).run
-    result = await fit(run, models)
+async def test_a_run_whose_whole_training_set_is_lost_fails_with_the_first_cause(models: ToyModels) -> None:
+    def fail_in_training(template: str, task: Mapping[str, Any]) -> float:
+        if task["question"].startswith("train"):
+            raise RuntimeError("no such host")
+        return succeed_where_easy(template, task)
+
+    run = ToyRun(reward=fail_in_training)
+    with pytest.raises(
+        NoRewards, match=r"^no rollout on training samples .* in 3 rounds, .*: RuntimeError: no such host$"
+    ):
+        await fit(run, models)
+    assert len(run.steps) == 3
+
+
+async def test_a_first_prompt_that_always_fails_is_not_a_training_set_that_is_lost(models: ToyModels) -> None:
+    def fail_with_the_first(template: str, task: Mapping[str, Any]) -> float:
+        if template == FIRST:
+            raise RuntimeError("no such tool")
+        return succeed_where_easy(template, task)
+
+    result = await fit(ToyRun(reward=fail_with_the_first), models, beam_rounds=1)
     assert result.status == "succeeded"
-    assert result.best_resources == run.resources
-    assert [result.metrics["val_reward"], result.metrics["val_samples"]] == [pytest.approx(0.2), 20]
-    assert [result.metrics["lost_rounds"], len(run.steps)] == [3, 3]
+    assert result.best_resources != ToyRun().resources
+
+
+async def test_a_run_whose_training_samples_give_rewards_later_goes_on(models: ToyModels) -> None:
+    run = Outage(models, 1).run
+    result = await fit(run, models)
+    assert (result.status, result.metrics["lost_rounds"]) == ("succeeded", 1)
+
+
+async def test_when_all_rounds_are_lost_the_run_fails(models: ToyModels) -> None:
+    run = Outage(models, 1, 2, 3).run
+    with pytest.raises(NoRewards, match="no such host"):
+        await fit(run, models)
+    assert len(run.steps) == 3
 
 
 async def test_where_the_last_validation_is_lost_the_best_of_the_rounds_is_the_best(
