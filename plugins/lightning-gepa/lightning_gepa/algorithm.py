@@ -171,14 +171,16 @@ class GEPA(Algorithm):
 
         Raises:
             InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
-            AlgorithmError: When faults have ended rollouts, the model is out of reach, or there is no key for it.
+            AlgorithmError: When faults have ended rollouts, the model is out of reach, there is no key for it, or the
+                limit ends the first iteration.
             NoRewards: When the first prompts give no reward.
         """
         store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
         prompts = tuned_prompts(resources, self._options.prompt_names, algorithm="gepa")
         plan = self.plan(train_dataset, val_dataset)
         train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
-        logger.info("lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
+        level = logging.WARNING if plan.is_too_small else logging.INFO
+        logger.log(level, "lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
         about, counts_calls = self._about(prompts, train, val), not self._endpoint.is_behind(proxy)
         saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa", keeps_answers=True)
         await saved.try_again()  # counts the runs of the search, this one included
@@ -198,6 +200,11 @@ class GEPA(Algorithm):
             try:
                 await run_in_thread(partial(self._optimize, search), name="gepa")
             except LimitReached:
+                if search.step <= 1:
+                    raise AlgorithmError(
+                        f"max_metric_calls is {plan.rollouts}, and not one proposal could be tried to its end; set it "
+                        f"to {plan.wanted}, or give fewer validation samples"
+                    ) from None
                 logger.info("lightning.gepa_limit_reached metric_calls=%d", search.counts["metric_calls"])
         assert search.best is not None
         await search.trials.publish(search.best)

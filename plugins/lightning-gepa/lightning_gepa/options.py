@@ -9,6 +9,9 @@ from lightning_core.errors import InvalidInput
 SELECTORS = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
 MODULE_SELECTORS = ("round_robin", "all")
 
+FEW = 3
+"""A search that can try fewer accepted proposals is said to be too small."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -68,7 +71,13 @@ class Options:
             )
         proposals = (self.max_metric_calls - n_val) // self.reflection_minibatch_size
         edited = n_prompts if self.module_selector == "all" else 1
-        return Plan(rollouts=self.max_metric_calls, model_calls=proposals * edited, model=self.reflection_lm)
+        return Plan(
+            rollouts=self.max_metric_calls,
+            model_calls=proposals * edited,
+            model=self.reflection_lm,
+            accepted=(self.max_metric_calls - n_val) // least,
+            wanted=n_val + FEW * least,
+        )
 
     def _check(self, name: str, is_right: object, what: str) -> None:
         if not is_right:
@@ -83,9 +92,24 @@ class Plan:
     model_calls: int
     """Requests to the model that rewrites prompts."""
     model: str
+    accepted: int
+    """How many proposals there are rollouts for, if each is accepted, and so is tried on all validation samples."""
+    wanted: int
+    """The `max_metric_calls` for `FEW` such."""
+
+    @property
+    def is_too_small(self) -> bool:
+        """Whether the rollouts are hardly enough for a search."""
+        return self.accepted < FEW
 
     def __str__(self) -> str:
-        return f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own ({self.model})"
+        words = f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own ({self.model})"
+        if self.is_too_small:
+            words += (
+                f". These try {self.accepted} proposals on all validation samples: for {FEW}, set max_metric_calls to "
+                f"{self.wanted}, or give fewer validation samples"
+            )
+        return words
 
 
 def _one_of(names: tuple[str, ...]) -> str:

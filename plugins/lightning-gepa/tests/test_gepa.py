@@ -32,12 +32,26 @@ async def test_a_better_prompt_is_found_and_is_the_latest_version() -> None:
     assert latest.resources == result.best_resources == {"main": best}
 
 
-@pytest.mark.parametrize("limit", [21, 50, 77])
+@pytest.mark.parametrize("limit", [40, 50, 77])
 async def test_the_most_rollouts_are_never_exceeded(limit: int) -> None:
     run = ToyRun()
     result = await run.fit(max_metric_calls=limit, n_proposals=2)
     assert len(run.rollouts) == result.metrics["metric_calls"] <= limit
     assert result.status == "succeeded"
+
+
+async def test_a_limit_that_ends_the_first_proposal_is_no_success_and_is_told_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rewrite = Client(lambda request, seed: "Think first. {question}")
+    run = ToyRun(client=rewrite, reward=lambda template, task: float("Think" in template))
+    wanted = "max_metric_calls to 58, or give fewer validation samples"
+    with pytest.raises(AlgorithmError, match=r"max_metric_calls is 25, and not one proposal .*; set it to 58, or give"):
+        await run.fit(max_metric_calls=25)
+    assert len(run.rollouts) <= 25
+    [told] = [record for record in caplog.records if "gepa_plan" in record.getMessage()]
+    assert told.levelname == "WARNING"
+    assert told.getMessage().endswith(f"These try 0 proposals on all validation samples: for 3, set {wanted}")
 
 
 async def test_a_batch_goes_to_all_runners_at_once() -> None:

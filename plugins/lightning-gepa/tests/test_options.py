@@ -45,7 +45,7 @@ def test_the_plan_says_what_a_search_does_at_most() -> None:
     )
 
 
-@pytest.mark.parametrize("limit", [21, 50, 120])
+@pytest.mark.parametrize("limit", [40, 50, 120])
 async def test_with_held_out_samples_a_run_stays_within_the_total(limit: int) -> None:
     run = ToyRun(test=[{"question": f"test {number}", "difficulty": number / 20} for number in range(20)])
     algorithm = GEPA(max_metric_calls=limit)
@@ -58,6 +58,12 @@ async def test_with_held_out_samples_a_run_stays_within_the_total(limit: int) ->
         f"at most {limit + 40} rollouts: 40 on held-out samples, and by the algorithm at most {limit} "
     )
     assert result.rollouts.succeeded <= plan.rollouts
+
+
+@pytest.mark.parametrize(("limit", "is_too_small"), [(57, True), (58, False)])
+def test_a_plan_for_fewer_than_three_accepted_proposals_says_so(limit: int, is_too_small: bool) -> None:
+    # 10 for the first prompt, and for each proposal twice 3 and 10
+    assert ("or give fewer validation samples" in str(GEPA(max_metric_calls=limit).plan(TRAIN, VAL))) is is_too_small
 
 
 def test_too_few_rollouts_for_one_proposal_are_refused() -> None:
