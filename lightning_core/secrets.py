@@ -122,7 +122,9 @@ _SHAPES = (
 
 _ASSIGNS = re.compile(r"[:=](?<=[DENTYdenty\"' \t][:=])([ \t]*)[\"']?")
 """Names are looked for before these: they are rarer than letters, so that a long text takes less time."""
-_ASSIGNED = re.compile(r"(?i)(?![$<*%/~.=]|(?:os\.environ|none|null|true|false)\b)[^\s\"'`&,;<>(){}\[\]\\]++(?![(\[{])")
+_ASSIGNED = re.compile(
+    r"(?i)(?![$<*%/~.=]|(?:os\.environ|none|null|true|false|value)\b)[^\s\"'`&,;<>(){}\[\]\\]++(?![(\[{])"
+)
 """Neither a placeholder nor a path nor a call."""
 _ASSIGNED_TO = (
     *(f"{kind}key" for kind in _KEYS_OF),
