@@ -78,10 +78,6 @@ class ProxyControl(ABC):
         """
 
     @abstractmethod
-    async def bind(self, value: str, owner: Owner) -> None:
-        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
-
-    @abstractmethod
     async def flush(self, owner: Owner, end: bool) -> None:
         """Return when the store has the calls of an attempt.
 

@@ -68,7 +68,7 @@ class LLMProxy(AddressedProxy):
         allow_paths: What agents may call besides the APIs that are recorded, below `/v1`: `audio/speech` (and what is
             below it), or `POST audio/speech`. Such calls are sent with the backend's key, and are not recorded or
             priced.
-        attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
+        attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`.
         capture_content: Whether messages and tools are recorded.
         capture_tokens: Whether token ids are.
         redact: Is given `input`, `output`, `instructions`, `tools` or `schema`, and what is to be recorded; returns
@@ -329,11 +329,6 @@ class LLMProxy(AddressedProxy):
         said = self._weight_version = None if version is None else str(version)
         if self._running is not None:
             self._running.ask_now(lambda proxy: proxy.set_weight_version(said))
-
-    def bind(self, value: str, rollout_id: str, attempt_id: str) -> None:
-        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
-        owner = Owner(None, rollout_id, attempt_id)
-        self._require_running().ask_now(lambda proxy: proxy.bind(value, owner))
 
     async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
         """Return when the store has all calls of an attempt.

@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 ROLLOUT_HEADER = "x-rollout-id"
 ATTEMPT_HEADER = "x-attempt-id"
 
-MAX_BOUND = 100_000
-"""How many values are remembered that stand for an attempt; the newest."""
-
 _TRACES = TraceContextTextMapPropagator()
 _BAGGAGE_ROLLOUT = LightningResourceAttributes.ROLLOUT_ID.value
 _BAGGAGE_ATTEMPT = LightningResourceAttributes.ATTEMPT_ID.value
@@ -75,23 +72,12 @@ class Attribution:
 
     Args:
         keys: Who may do what.
-        header: A header whose value stands for an attempt: `rollout_id/attempt_id`, or what `bind` was told.
+        header: A header whose value stands for an attempt: `rollout_id/attempt_id`.
     """
 
     def __init__(self, keys: Keys, *, header: str | None = None) -> None:
         self._keys = keys
         self._header = header.lower() if header else None
-        self._bound: OrderedDict[str, Owner] = OrderedDict()
-
-    def bind(self, value: str, owner: Owner) -> None:
-        """Let a value of the header, or the trace id of a `traceparent`, stand for an attempt.
-
-        The newest 100,000 are remembered.
-        """
-        self._bound[value] = owner
-        self._bound.move_to_end(value)
-        if len(self._bound) > MAX_BOUND:
-            self._bound.popitem(last=False)
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
         """Say who calls, by the key that comes in any of the headers in which clients send keys.
@@ -146,12 +132,8 @@ class Attribution:
             yield f"the header {ROLLOUT_HEADER}", Owner(None, rollout_id, attempt_id)
         if self._header is not None and (value := headers.get(self._header)):
             rollout_id, slash, attempt_id = value.partition("/")
-            if (owner := self._bound.get(value)) is not None:
-                yield f"the header {self._header}", owner
-            elif slash and rollout_id and attempt_id:
+            if slash and rollout_id and attempt_id:
                 yield f"the header {self._header}", Owner(None, rollout_id, attempt_id)
-        if (parent := parent_span(headers)) is not None and (owner := self._bound.get(parent[0])) is not None:
-            yield "the header traceparent", owner
         if "baggage" in headers:
             baggage = _baggage(headers["baggage"])
             rollout_id, attempt_id = baggage.get(_BAGGAGE_ROLLOUT), baggage.get(_BAGGAGE_ATTEMPT)

@@ -59,7 +59,6 @@ def _cannot_be_cut_off(reason: str) -> None:
 
 
 FLUSH_PATH = "/flush"
-BIND_PATH = "/bind"
 CONTROL_PREFIX = "/control/"
 
 MAX_WAIT_SECONDS = 60
@@ -73,8 +72,6 @@ class ControlRoutes:
 
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
       the attempt's own key, as runners do;
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
-      not with an attempt's key, which could take over the calls of others;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; of a live attempt, which goes
       to the store with the model calls, in the order in which they came;
     - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
@@ -106,14 +103,9 @@ class ControlRoutes:
         if request.method == "POST" and path == REPORT_PATH:
             await self._report(call)
             return True
-        if request.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
-            if path == BIND_PATH and role <= Role.ATTEMPT:
-                raise Refused(403, "not_allowed", "an attempt's key cannot say what stands for an attempt")
+        if request.method == "POST" and path == FLUSH_PATH and owner is not None:
             fields = await self._fields(request)
-            if path == FLUSH_PATH:
-                await self._control.flush(owner, fields.get("end") is not False)
-            else:
-                await self._control.bind(_text(fields, "value"), owner)
+            await self._control.flush(owner, fields.get("end") is not False)
             await request.respond(204, b"", ())
             return True
         if not path.startswith(CONTROL_PREFIX):

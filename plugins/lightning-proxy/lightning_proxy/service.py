@@ -170,9 +170,6 @@ class ProxyService(ProxyControl):
             require_prices(replicas, self._registry)
         self.replicas.replace(replicas)
 
-    async def bind(self, value: str, owner: Owner) -> None:
-        self.attribution.bind(value, owner)
-
     async def flush(self, owner: Owner, end: bool) -> None:
         if end:
             self.attempts.end(owner)

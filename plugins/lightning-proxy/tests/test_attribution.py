@@ -39,59 +39,55 @@ async def test_a_call_of_no_attempt_can_be_allowed_and_is_not_recorded(
     assert (await store.statistics())["total_spans"] == 0
 
 
-@pytest.mark.parametrize("way", ["headers", "own header", "bound header", "traceparent", "baggage"])
+@pytest.mark.parametrize("way", ["headers", "own header", "baggage"])
 async def test_headers_say_whose_call_it_is(
     http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, way: str
 ) -> None:
     proxy = await make_proxy(engine, attribution_header="Trace_Id")
     rollout_id, attempt_id = attempt.rollout_id, attempt.attempt.attempt_id
-    trace_id = "0af7651916cd43dd8448eb211c80319c"
     headers = {
         "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
         "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
-        "bound header": {"trace_id": "episode-7"},
-        "traceparent": {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"},
         "baggage": {
             "baggage": f"a=b, agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id};p=1"
         },
     }[way]
-    proxy.bind("episode-7", rollout_id, attempt_id)
-    proxy.bind(trace_id, rollout_id, attempt_id)
     assert (await call(http, proxy, headers))[0] == 200
-    span = await Agent(http, proxy, attempt).span()
-    assert span.rollout_id == rollout_id
-    if way == "traceparent":
-        assert (span.trace_id, span.parent_id) == (trace_id, "b7ad6b7169203331")
+    assert (await Agent(http, proxy, attempt).span()).rollout_id == rollout_id
 
 
-TRACE_IDS = ("0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c")
-WAYS = ("URL", "headers", "own header", "bound header", "traceparent", "baggage")
-"""All that says whose call it is, in the order in which it is believed; one header cannot say both, own and bound."""
+async def test_a_call_is_part_of_the_trace_that_its_header_names(
+    http: Any, proxy: LLMProxy, attempt: AttemptedRollout
+) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat(headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}) as response:
+        assert response.status == 200
+    span = await agent.span()
+    assert (span.trace_id, span.parent_id) == (trace_id, "b7ad6b7169203331")
 
 
-def said(proxy: LLMProxy, ways: dict[str, AttemptedRollout]) -> tuple[str, dict[str, str]]:
+WAYS = ("URL", "headers", "own header", "baggage")
+"""All that says whose call it is, in the order in which it is believed."""
+
+
+def said(ways: dict[str, AttemptedRollout]) -> tuple[str, dict[str, str]]:
     """The path and the headers of a call of which each way says whose it is."""
     path, headers = "/v1/chat/completions", {}
-    for number, (way, rollout) in enumerate(ways.items()):
+    for way, rollout in ways.items():
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
-        proxy.bind(f"episode-{number}", rollout_id, attempt_id)
-        proxy.bind(TRACE_IDS[number], rollout_id, attempt_id)
         if way == "URL":
             path = f"/rollout/{rollout_id}/attempt/{attempt_id}{path}"
         headers |= {
             "URL": {},
             "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
             "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
-            "bound header": {"trace_id": f"episode-{number}"},
-            "traceparent": {"traceparent": f"00-{TRACE_IDS[number]}-b7ad6b7169203331-01"},
             "baggage": {"baggage": f"agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id}"},
         }[way]
     return path, headers
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [pair for pair in itertools.combinations(WAYS, 2) if pair != ("own header", "bound header")]
-)
+@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(WAYS, 2)))
 @pytest.mark.parametrize("key", ["", "secret"])
 async def test_of_two_that_disagree_the_first_is_believed(
     http: Any,
@@ -105,7 +101,7 @@ async def test_of_two_that_disagree_the_first_is_believed(
     """Of whoever may call for every attempt: without a key, and with that of the algorithm."""
     proxy = await make_proxy(engine, attribution_header="trace_id", key=key)
     one, other = await store.start_rollout(1), await store.start_rollout(2)
-    path, headers = said(proxy, {first: one, second: other})
+    path, headers = said({first: one, second: other})
     assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key or 'none'}"}, path))[0] == 200
     assert len(await Agent(http, proxy, one).spans()) == 1
     assert await Agent(http, proxy, other).spans() == []
@@ -195,11 +191,11 @@ class TestKeys:
         proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
         other = await store.start_rollout({})
         ways = {way: other} if besides in (None, way) else {besides: attempt, way: other}
-        path, headers = said(proxy, ways)
+        path, headers = said(ways)
         status, answer = await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path)
         assert (status, answer["error"]["code"]) == (403, "wrong_attempt")
         assert f"it cannot call for attempt {other.attempt.attempt_id!r}" in answer["error"]["message"]
-        path, headers = said(proxy, dict.fromkeys(ways, attempt))
+        path, headers = said(dict.fromkeys(ways, attempt))
         assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path))[0] == 200
         assert len(await Agent(http, proxy, attempt).spans()) == 1
         assert await Agent(http, proxy, other).spans() == []
@@ -209,19 +205,6 @@ class TestKeys:
         assert status == 403
         assert answer["error"]["code"] == "not_allowed"
         assert (await proxy.status())["is_paused"] is False
-
-    async def test_it_does_not_say_what_stands_for_an_attempt(
-        self, http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, key: str
-    ) -> None:
-        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
-        other = await store.start_rollout({})
-        value = f"{other.rollout_id}/{other.attempt.attempt_id}"
-        async with http.post(
-            f"{proxy.url}/bind", json={"value": value}, headers={"authorization": f"Bearer {key}"}
-        ) as response:
-            assert (response.status, (await response.json())["error"]["code"]) == (403, "not_allowed")
-        assert (await call(http, proxy, {"authorization": "Bearer secret", "trace_id": value}))[0] == 200
-        assert await Agent(http, proxy, other).span()
 
     @pytest.mark.parametrize("wrong", ["Bearer other", "Bearer agl-at-x.y", "Basic secret"])
     async def test_a_wrong_key_is_refused(self, http: Any, proxy: LLMProxy, wrong: str) -> None:
