@@ -151,7 +151,9 @@ def test_an_adapter_that_makes_no_rows_is_refused():
     own = TraceToTrajectories()
     assert as_trajectory_adapter(own) is own
     assert isinstance(as_trajectory_adapter(LlmProxyTraceToTriplet()), TraceToTrajectories)
-    with pytest.raises(TypeError, match=r"a TraceToMessages makes no .* 'trajectory' .* TraceToTrajectories and"):
+    with pytest.raises(
+        TypeError, match=r"a TraceToMessages makes no .* 'trajectory' .*TraceToTrajectories and override"
+    ):
         as_trajectory_adapter(TraceToMessages())
 
 
