@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from lightning_core.types.numbers import Integer
 from lightning_core.types.span import Span, SpanCoreFields
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ class RolloutConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    timeout_seconds: float | None = Field(default=None, gt=0)
+    timeout_seconds: float | None = Field(default=None, gt=0, strict=True)
     """Longest duration of one attempt, in seconds from its start; None for no limit."""
-    unresponsive_seconds: float | None = Field(default=None, gt=0)
+    unresponsive_seconds: float | None = Field(default=None, gt=0, strict=True)
     """Longest silence (no span, no heartbeat) of one attempt, in seconds; None for no limit."""
-    max_attempts: int = Field(default=1, ge=1)
+    max_attempts: Integer = Field(default=1, ge=1)
     """How many attempts a rollout may have in all, the first included."""
     retry_condition: list[AttemptStatus] = Field(default_factory=list)
     """The attempt statuses after which another attempt is made, while `max_attempts` allows it."""

@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from lightning_core.types.frozen import EMPTY, construct, freeze
+from lightning_core.types.numbers import Integer
 from lightning_core.types.text import Text, well_formed, well_formed_value
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         ValueError: Names the attribute whose value is not allowed.
     """
-    if not attributes:
+    if attributes is None:
         return {}
     if type(attributes) is not dict and not isinstance(attributes, Mapping):
         raise ValueError(f"attributes are a mapping of names to values; got a {type(attributes).__name__}")
@@ -124,12 +125,14 @@ def _recordable_value(value: Any) -> Any:
     return well_formed_value(plain_value(value))
 
 
-Attributes = Annotated[dict[str, Any], BeforeValidator(recordable_attributes), Field(default_factory=dict)]
+_OR_NULL = WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]}, mode="validation")
+Attributes = Annotated[dict[str, Any], BeforeValidator(recordable_attributes), _OR_NULL, Field(default_factory=dict)]
 """Attribute name -> `AttributeValue`; a model keeps its own copy."""
 FrozenAttributes = Annotated[
     dict[str, Any],
     BeforeValidator(recordable_attributes),
     AfterValidator(freeze),
+    _OR_NULL,
     Field(default_factory=dict, validate_default=True),
 ]
 """The same, unchangeable, in what several spans may share."""
@@ -194,7 +197,7 @@ class Event(BaseModel):
 
     name: Text
     attributes: FrozenAttributes
-    timestamp: float | None = None
+    timestamp: float | None = Field(default=None, strict=True)
     """Seconds since the epoch."""
 
     @classmethod
@@ -257,7 +260,7 @@ class Span(BaseModel):
     """The rollout that it belongs to."""
     attempt_id: str
     """The attempt that it belongs to."""
-    sequence_id: int = Field(ge=0)
+    sequence_id: Integer = Field(ge=0)
     """Orders the spans of one attempt, from 1; 0 asks the store to number it. A gap means nothing."""
 
     trace_id: str
@@ -273,8 +276,8 @@ class Span(BaseModel):
     events: list[Event] = Field(default_factory=list)
     links: list[Link] = Field(default_factory=list)
 
-    start_time: float | None = None
-    end_time: float | None = None
+    start_time: float | None = Field(default=None, strict=True)
+    end_time: float | None = Field(default=None, strict=True)
 
     context: SpanContext | None = None
     parent: SpanContext | None = None

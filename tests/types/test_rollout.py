@@ -45,7 +45,12 @@ def test_a_record_comes_back_from_json_as_it_was(record: BaseModel) -> None:
     [
         {"timeout_seconds": 0},
         {"unresponsive_seconds": -1},
+        {"timeout_seconds": True},
+        {"unresponsive_seconds": "30"},
         {"max_attempts": 0},
+        {"max_attempts": True},
+        {"max_attempts": "3"},
+        {"max_attempts": 2.5},
         {"retry_condition": ["lazy"]},
         {"timeout": 5},
     ],
@@ -54,6 +59,10 @@ def test_a_record_comes_back_from_json_as_it_was(record: BaseModel) -> None:
 def test_a_config_refuses_limits_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         RolloutConfig(**wrong)
+
+
+def test_a_limit_without_a_fraction_is_an_integer() -> None:
+    assert RolloutConfig(max_attempts=3.0, timeout_seconds=30) == RolloutConfig(max_attempts=3, timeout_seconds=30.0)
 
 
 def test_an_attempt_of_another_rollout_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The application of a store's server, and the routes that are not of the table."""
 
+import copy
 import functools
 import logging
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PRO
 from lightning_http.operations import OPERATIONS, AnyRollout
 from lightning_http.routing import (
     ERRORS,
+    WRONG_METHOD,
     ByAttempt,
     ByRunner,
     StoreAnswer,
@@ -48,12 +50,13 @@ other_routes = APIRouter(responses=ERRORS)
 
 # Spans and updates
 
-_SPANS: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": SpansRequest.model_json_schema()}}}
-}
-_SPAN: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": Span.model_json_schema()}}}
-}
+_PLACE = "#/components/schemas/{model}-Input"
+_SPANS_SCHEMA = SpansRequest.model_json_schema(ref_template=_PLACE)
+_SPANS, _SPAN = (
+    {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    for schema in (_SPANS_SCHEMA, {"$ref": _PLACE.format(model="Span")})
+)
+_PARTS = {f"{name}-Input": schema for name, schema in _SPANS_SCHEMA.pop("$defs").items()}
 
 
 class SequenceIds(BaseModel):
@@ -202,7 +205,7 @@ for _path in (PROMETHEUS_PATH, f"{PROMETHEUS_PATH}/"):
 @other_routes.get(OPENAPI_PATH, response_model=None)
 async def openapi(call: ByRunner) -> Response:
     """Get this document."""
-    return JSONResponse(documented().openapi())
+    return JSONResponse(document(has_keys=call.service.keys.required))
 
 
 @other_routes.post(TRACES_PATH, response_class=Response, openapi_extra=REQUEST, responses=ANSWERS)
@@ -247,11 +250,26 @@ def application() -> Router:
 def documented() -> FastAPI:
     """Return the routes, of which FastAPI makes the document, and nothing else: Starlette alone serves them."""
     app = FastAPI(title="Lightning store", version="1", description=_ABOUT, openapi_url=None)
-    app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health, "description": "It shuts down."}})(
-        health
-    )
+    app.get(
+        HEALTH_PATH,
+        response_model=Health,
+        responses={503: {"model": Health, "description": "It shuts down."}, **WRONG_METHOD},
+    )(health)
     app.router.routes += [*store_routes.routes, *table_routes.routes, *other_routes.routes]
     for route in app.routes:
         if isinstance(route, APIRoute):
             route.operation_id = route.name
     return app
+
+
+@functools.cache
+def document(*, has_keys: bool) -> dict[str, Any]:
+    """Return the OpenAPI document; that of a server without keys asks for none."""
+    found = copy.deepcopy(documented().openapi())
+    found["components"]["schemas"] |= _PARTS
+    if not has_keys:
+        del found["components"]["securitySchemes"]
+        for operation in (each for methods in found["paths"].values() for each in methods.values()):
+            operation.pop("security", None)
+            operation["responses"].pop("401", None)
+    return found

@@ -20,7 +20,7 @@ from lightning_core.types import PaginatedResult
 from lightning_http import wire
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, Receive
-from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
+from lightning_http.messages import MAX_PAGE, OPENAPI_PATH, RUN_HEADER, STATUS_OF
 from lightning_http.service import Service
 from lightning_http.web_pages import require_local, require_same_site
 
@@ -96,18 +96,8 @@ class Call:
             raise draining()
         return False, None
 
-    def page(self, limit: int) -> int:
-        """Return the limit to ask the store for.
-
-        Raises:
-            InvalidRequest: When it is more than a page holds.
-        """
-        largest = self.service.limits.max_page_size
-        if limit > largest:
-            raise InvalidRequest(f"limit is {limit}; a page of this store holds at most {largest}")
-        return largest if limit == -1 else limit
-
-    def whole(self, result: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
+    @staticmethod
+    def whole(result: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
         """Return the result of a query with the limit that was asked for.
 
         Raises:
@@ -117,7 +107,7 @@ class Call:
             if result.total > result.offset + len(result.items):
                 raise InvalidRequest(
                     f"limit is -1, and {result.total} match; a page of this store holds at most "
-                    f"{self.service.limits.max_page_size}: ask with limit and offset"
+                    f"{MAX_PAGE}: ask with limit and offset"
                 )
             result.limit = -1
         return result

@@ -44,6 +44,9 @@ MAX_ENQUEUED: Final = 10_000
 MAX_CLAIMED: Final = 1_000
 """How many rollouts one request may claim."""
 
+MAX_PAGE: Final = 10_000
+"""The most records in one answer to a query."""
+
 RUN_HEADER: Final = "x-agl-run"
 """Of a request: the run that it is about; without it, the server's own. Of an answer: which run that was."""
 

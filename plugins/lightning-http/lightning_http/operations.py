@@ -5,15 +5,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_type_hints
 
-from pydantic import BaseModel, Field, TypeAdapter, WithJsonSchema, create_model
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, WithJsonSchema, create_model
 
-from lightning_core.store.base import UNSET, LightningStore
+from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.query import sortable
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout, Span
+from lightning_core.types.numbers import without_fraction
 from lightning_http.auth import Role
-from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED
+from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, MAX_PAGE
 from lightning_http.spans import read_spans
 
 AnyRollout = Annotated[AttemptedRollout | Rollout, Field(union_mode="left_to_right")]
@@ -147,13 +148,14 @@ class Operation:
     def _type_of(self, name: str, parameter: inspect.Parameter) -> Any:
         hint = self._hints[name]
         if name == "limit":
-            return Annotated[int, Field(ge=-1, le=_LARGEST) if self.is_query else Field(ge=-_LARGEST, le=MAX_CLAIMED)]
+            return _integer(-1, MAX_PAGE) if self.is_query else _integer(-_LARGEST, MAX_CLAIMED)
         if name in _TYPES:
             return _TYPES[name]
         # The store itself judges what it judges by more than a type, so that its message is the same over HTTP.
         if parameter.default is UNSET:
-            return Any
-        if not self.is_query:
+            given: Any = Union[*(each for each in get_args(hint) if each is not Unset)]
+            return Annotated[Any, WithJsonSchema(TypeAdapter(given).json_schema())]
+        if not self.is_query or hint is str:
             return hint
         schema = TypeAdapter(hint).json_schema()
         if name == "sort_by":
@@ -166,6 +168,10 @@ def _title(name: str) -> str:
     return name.title().replace("_", "")
 
 
+def _integer(least: int, most: int) -> Any:
+    return Annotated[int, Field(ge=least, le=most), BeforeValidator(without_fraction)]
+
+
 _LARGEST: Final = 2**53
 _Seconds = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)]
 _POLL: Any = Field(
@@ -174,8 +180,8 @@ _POLL: Any = Field(
     "with the header `x-agl-pending: true`.",
 )
 _TYPES: Final[dict[str, Any]] = {
-    "offset": Annotated[int, Field(ge=0, le=_LARGEST)],
-    "min_ended": Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)] | None,
+    "offset": _integer(0, _LARGEST),
+    "min_ended": _integer(-_LARGEST, _LARGEST) | None,
     "timeout": _Seconds | None,
     "wait_seconds": _Seconds | None,
     "rollouts": Annotated[list[EnqueueRolloutRequest], Field(max_length=MAX_ENQUEUED)],

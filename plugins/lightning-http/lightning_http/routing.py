@@ -9,7 +9,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json
 from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
@@ -65,22 +64,15 @@ class _Endpoint:
             given["request"] = request
         if self._read_body is not None:
             body = await read_json_body(request)
-            given["body"] = self._read_body(_from_json(body) if body else None)
+            given["body"] = self._read_body(body or None)
         if self._read_query is not None:
             given["query"] = self._read_query(_fields_of(request.query_params))
         response: Response = await self._documented.endpoint(**given)
         await response(scope, receive, send)
 
 
-def _from_json(body: bytes) -> Any:
-    try:
-        return from_json(body)
-    except ValueError as exc:
-        raise InvalidRequest(f"the body is not JSON: {exc}") from exc
-
-
 def _reader(parameter: inspect.Parameter | None) -> Callable[[Any], Any] | None:
-    """Return what makes a parameter's value of JSON's."""
+    """Return what makes a parameter's value: of a body's JSON, of a query's texts, or of None for neither."""
     if parameter is None:
         return None
     place = parameter.name
@@ -90,8 +82,12 @@ def _reader(parameter: inspect.Parameter | None) -> Callable[[Any], Any] | None:
         if value is None and parameter.default is parameter.empty:
             raise RequestValidationError([{"type": "missing", "loc": (place,), "msg": "Field required", "input": None}])
         try:
+            if isinstance(value, bytes):
+                return adapter.validate_json(value, strict=True)  # true and "1" are not numbers
             return adapter.validate_python(value)
         except ValidationError as exc:
+            if exc.errors()[0]["type"] == "json_invalid":
+                raise InvalidRequest(f"the body is not JSON: {exc.errors()[0]['ctx']['error']}") from exc
             raise RequestValidationError(wire.faults_of(exc, place)) from exc
 
     return read
@@ -118,7 +114,7 @@ class Permit(HTTPBearer):
     """The dependency that gives the `Call` of a request, if its key is good for a role."""
 
     def __init__(self, role: Role) -> None:
-        about = "A key of this store, where it wants one. A role may do what the lower ones may."
+        about = "A key of this store. A role may do what the lower ones may."
         super().__init__(scheme_name="HTTPBearer", description=about)
         self._role = role
 
@@ -151,10 +147,13 @@ def headers_of(*, changes: bool) -> dict[str, Any]:
     about = {RUN_HEADER: "The run that the request is about; without it, the server's own."}
     if changes:
         about[REQUEST_HEADER] = "Makes a repetition of the request harmless: the same id twice is one effect."
-    schema = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+    schemas = {
+        RUN_HEADER: {"type": "string", "pattern": "^[!-~]{1,200}$"},
+        REQUEST_HEADER: {"type": "string", "maxLength": 200},
+    }
     return {
         "parameters": [
-            {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+            {"name": name, "in": "header", "required": False, "description": text, "schema": schemas[name]}
             for name, text in about.items()
         ]
     }
@@ -168,7 +167,17 @@ class ErrorAnswer(BaseModel):
     detail: Any = Field(description="The message; for a body that is wrong, the list of its faults with their places.")
 
 
+WRONG_METHOD: dict[int | str, dict[str, Any]] = {
+    405: {
+        "model": ErrorAnswer,
+        "description": "The path does not take the method.",
+        "headers": {"Allow": {"description": "The methods that it takes.", "schema": {"type": "string"}}},
+    }
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorAnswer, "description": "There is no key, or it is not one of this store."},
+    403: {"model": ErrorAnswer, "description": "The caller may not do this."},
+    **WRONG_METHOD,
     "4XX": {"model": ErrorAnswer, "description": "The request is refused, or wrong."},
     "5XX": {"model": ErrorAnswer, "description": "The store cannot do it now; 503 may be asked again."},
 }

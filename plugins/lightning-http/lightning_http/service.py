@@ -21,8 +21,6 @@ _RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
 class Limits(ConnectionLimits):
     """How much one request may ask for."""
 
-    max_page_size: int = 10_000
-    """The most records in one answer."""
     max_wait_seconds: float = 300.0
     """The longest that a request waits; its answer then says that it has to be asked again."""
 

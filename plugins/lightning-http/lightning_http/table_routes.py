@@ -16,7 +16,7 @@ from lightning_core.types import AttemptedRollout
 from lightning_http import wire
 from lightning_http.auth import Role
 from lightning_http.call import Call, draining
-from lightning_http.messages import PENDING_HEADER
+from lightning_http.messages import MAX_PAGE, PENDING_HEADER
 from lightning_http.operations import OPERATIONS, Operation
 from lightning_http.routing import ROLE_NAMES, Permit, StoreAnswer, headers_of, make_router, request_id_of
 
@@ -123,7 +123,7 @@ async def perform(
     method, waits = getattr(call.store, operation.name), operation.waits
     if operation.is_query:
         limit = arguments.get("limit", -1)
-        return call.whole(await method(**{**arguments, "limit": call.page(limit)}), limit)
+        return call.whole(await method(**{**arguments, "limit": MAX_PAGE if limit == -1 else limit}), limit)
     poll_seconds = arguments.pop("poll_seconds", None)
     if waits is None or arguments.get(waits, operation.signature.parameters[waits].default) == 0 or request is None:
         result = await method(**arguments)
@@ -170,11 +170,6 @@ def _has_worker(call: Call, arguments: Mapping[str, Any]) -> None:
         raise InvalidRequest("worker_id is null; it is a string, or left out")
 
 
-def _without_null(call: Call, arguments: dict[str, Any]) -> None:
-    if arguments.get("attempts") is None:
-        arguments.pop("attempts", None)
-
-
 def _is_own_attempt(call: Call, arguments: Mapping[str, Any]) -> None:
     attempts = arguments.get("rollout_attempt_ids")
     for own in [(arguments["rollout_id"], arguments["attempt_id"])] if attempts is None else attempts:
@@ -185,7 +180,6 @@ _CHECKS: dict[str, Callable[[Call, dict[str, Any]], None]] = {
     "update_rollout": _only_cancels,
     "update_attempt": _has_worker,
     "save_state": _is_not_the_stores,
-    "update_worker": _without_null,
     "get_next_span_sequence_id": _is_own_attempt,
     "get_many_span_sequence_ids": _is_own_attempt,
 }

@@ -19,9 +19,7 @@ async def test_an_unknown_rollout_is_404_and_named(server, ask):
     assert "ro-none" in answer["message"]
 
 
-@pytest.mark.parametrize(
-    "path", ["rollouts/ro-none/attempts/latest", "workers/w-none", "workers/host/pid", "resources/rs-none"]
-)
+@pytest.mark.parametrize("path", ["rollouts/ro-none/attempts/latest", "workers/w-none", "resources/rs-none"])
 async def test_what_an_unknown_id_has_is_null(server, ask, path):
     assert await ask("GET", f"{server.url}/v1/agl/{path}") == (200, None)
 
@@ -37,10 +35,10 @@ async def test_a_null_field_of_an_attempt_is_400_and_changes_nothing(server, ask
 
 
 async def test_null_statistics_of_a_worker_are_400(server, ask, memory):
-    status, answer = await ask("POST", f"{server.url}/v1/agl/workers/host/pid/1", json={"heartbeat_stats": None})
+    status, answer = await ask("POST", f"{server.url}/v1/agl/workers/host-1", json={"heartbeat_stats": None})
     assert (status, answer["error"]) == (400, "InvalidRequest")
     assert "heartbeat_stats" in answer["message"]
-    assert await memory.get_worker_by_id("host/pid/1") is None
+    assert await memory.get_worker_by_id("host-1") is None
 
 
 async def test_an_unknown_route_is_404_and_a_wrong_method_405(server, ask):
@@ -214,8 +212,8 @@ async def test_something_else_on_the_port_is_told_apart(ask):
     await runner.cleanup()
 
 
-async def test_bodies_and_pages_have_a_limit(memory, ask):
-    limits = Limits(max_body_bytes=2000, max_page_size=5)
+async def test_bodies_and_pages_have_a_limit(memory, ask, monkeypatch):
+    limits = Limits(max_body_bytes=2000)
     async with LightningStoreServer(memory, limits=limits) as server:
         url = f"{server.url}/v1/agl"
         status, answer = await ask("POST", f"{url}/resources", json={"x": "y" * 3000})
@@ -230,8 +228,11 @@ async def test_bodies_and_pages_have_a_limit(memory, ask):
         status, _ = await ask("POST", f"{url}/resources", data=chunks(), headers=headers)
         assert status == 413
         await memory.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(12)])
-        status, answer = await ask("GET", f"{url}/rollouts?limit=6")
-        assert (status, answer["message"]) == (400, "limit is 6; a page of this store holds at most 5")
+        status, answer = await ask("GET", f"{url}/rollouts?limit=10001")
+        message = "limit is '10001': Input should be less than or equal to 10000"
+        assert (status, answer["message"]) == (422, message)
+        for module in ("call", "table_routes"):
+            monkeypatch.setattr(f"lightning_http.{module}.MAX_PAGE", 5)
         status, answer = await ask("GET", f"{url}/rollouts")
         assert status == 400
         assert "12 match; a page of this store holds at most 5" in answer["message"]

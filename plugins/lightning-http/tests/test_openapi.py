@@ -1,10 +1,16 @@
 """The OpenAPI document, and what any program makes of it."""
 
 import asyncio
+import json
+import re
 from typing import Any
 
+import httpx
+import pytest
 import schemathesis
+from http_fixtures import KEY
 from hypothesis import HealthCheck, Phase, settings
+from jsonschema_rs import Draft202012Validator
 from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.server import Gate
@@ -89,7 +95,8 @@ async def test_the_values_that_a_query_takes_are_documented(server, ask):
         ("status_in", "done", statuses),
         ("sort_by", "mood", schemas["sort_by"]["anyOf"][0]["enum"]),
         ("offset", -1, [schemas["offset"]["minimum"]]),
-        ("limit", -2, [schemas["limit"]["minimum"]]),
+        ("limit", -2, [schemas["limit"]["minimum"], schemas["limit"]["maximum"]]),
+        ("limit", 10_001, [10_000]),
     ):
         status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={wrong}")
         assert status == (400 if name in ("status_in", "sort_by") else 422), name
@@ -98,7 +105,7 @@ async def test_the_values_that_a_query_takes_are_documented(server, ask):
             assert status == 200, (name, value)
 
 
-async def test_every_route_is_documented_with_its_errors_and_its_key(server, ask):
+async def test_every_route_is_documented_with_its_errors(server, ask):
     status, document = await ask("GET", server.url + "/openapi.json")
     assert status == 200
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
@@ -106,14 +113,89 @@ async def test_every_route_is_documented_with_its_errors_and_its_key(server, ask
     for operation in operations:
         assert operation["summary"]
         if operation["operationId"] != "health":
-            assert operation["security"] == [{"HTTPBearer": []}]
             assert "ErrorAnswer" in str(operation["responses"]["4XX"])
             assert "ErrorAnswer" in str(operation["responses"]["5XX"])
-        else:
-            assert "security" not in operation
+        assert operation["responses"]["405"]["headers"].keys() == {"Allow"}
     assert document["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
     assert "application/x-protobuf" in document["paths"]["/v1/traces"]["post"]["responses"]["200"]["content"]
     claimed = document["components"]["schemas"]["ClaimedRollout"]["properties"]
     assert {"rollout_id", "attempt", "attempt_key"} <= claimed.keys()
     assert "RolloutConfig" in document["components"]["schemas"]
     assert set(document["components"]["schemas"]["RolloutConfig"]["properties"]) == set(RolloutConfig.model_fields)
+
+
+def names_in(value: Any) -> set[str]:
+    """Return the names in all mappings of a document."""
+    if isinstance(value, list):
+        return set().union(*map(names_in, value))
+    return set(value).union(*map(names_in, value.values())) if isinstance(value, dict) else set()
+
+
+async def test_keys_are_documented_where_the_server_has_one(server, guarded, ask):
+    _, without = await ask("GET", server.url + "/openapi.json")
+    _, document = await ask("GET", guarded.url + "/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
+    assert not {"security", "securitySchemes", "HTTPBearer", "401"} & names_in(without)
+    assert document["components"]["securitySchemes"].keys() == {"HTTPBearer"}
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            wants_key = path != "/v1/agl/health"
+            assert operation.get("security") == ([{"HTTPBearer": []}] if wants_key else None)
+            assert {"401", "403"} <= operation["responses"].keys() or not wants_key
+    assert (await ask("GET", guarded.url + "/v1/agl/rollouts"))[0] == 401
+
+
+async def test_all_that_the_document_refers_to_is_in_it(server, ask):
+    _, document = await ask("GET", server.url + "/openapi.json")
+    places = set(re.findall(r'"\$ref": "(.*?)"', json.dumps(document)))
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert places <= known
+    assert "#/components/schemas/Span-Input" in places
+
+
+def properties(document: Any, schema: Any) -> dict[str, Any]:
+    """Return the fields of a body that is a reference, or one or null."""
+    place = schema.get("$ref") or schema["anyOf"][0]["$ref"]
+    return document["components"]["schemas"][place.rpartition("/")[2]]["properties"]
+
+
+SPAN = {
+    "rollout_id": STARTED.rollout_id,
+    "attempt_id": STARTED.attempt.attempt_id,
+    "sequence_id": 0,
+    "trace_id": "0" * 32,
+    "name": "n",
+    "status": {"status_code": "OK"},
+    "resource": {"attributes": {}},
+    "span_id": "1" * 16,
+    "attributes": {},
+}
+ATTEMPT = f"/rollouts/{STARTED.rollout_id}/attempts/{STARTED.attempt.attempt_id}"
+
+
+@pytest.mark.parametrize(
+    ("path", "template", "body"),
+    [
+        ("/spans", "", SPAN),
+        ("/spans/search", "", {"rollout_id": STARTED.rollout_id}),
+        ("/queues/rollouts/dequeue", "", {}),
+        ("/waits/rollouts", "", {"rollout_ids": [STARTED.rollout_id], "timeout": 0}),
+        ("/rollouts", "", {"input": 1}),
+        ("/rollouts/search", "", {}),
+        ("/workers/w-1", "/workers/{worker_id}", {}),
+        (ATTEMPT, "/rollouts/{rollout_id}/attempts/{attempt_id}", {}),
+        (f"/rollouts/{STARTED.rollout_id}", "/rollouts/{rollout_id}", {}),
+    ],
+)
+async def test_the_fields_that_may_be_null_or_numbers_are_documented(path, template, body):
+    gate = Gate(Service(MEMORY, Keys(None), LIMITS, local_only=False), application())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://store/v1/agl") as http:
+        document = (await http.get("http://store/openapi.json")).json()
+        operation = document["paths"]["/v1/agl" + (template or path)]["post"]
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        validator = Draft202012Validator({**document, **schema})
+        tried = [(name, value) for name in properties(document, schema) for value in (None, False, True, 1, 1.0, 1.5)]
+        for name, value in tried:
+            asked = {**body, name: value}
+            answer = await http.post(path, json=asked)
+            is_refused = answer.status_code in (400, 422)
+            assert is_refused is not validator.is_valid(asked), (name, value, answer.text)
