@@ -150,10 +150,12 @@ async def test_closing_finishes_what_was_asked_for_and_refuses_what_comes(path: 
     closing = asyncio.create_task(store.aclose())
     await asyncio.sleep(0)
     with pytest.raises(StoreClosed, match="is closed"):
-        await backend.get("run-1", "ro-1")
+        await store.enqueue_rollout("late")
     held.released.set()
     await closing
     await task
+    with pytest.raises(StoreClosed, match="is closed"):
+        await backend.get("run-1", "ro-1")
     assert [rollout.input for rollout in await asyncio.gather(*asked)] == [0, 1, 2]
     store = SqliteLightningStore(path, run_id="run-1")
     assert (await store.statistics())["total_rollouts"] == 3
