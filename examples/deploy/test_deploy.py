@@ -84,7 +84,7 @@ def test_the_commands_of_the_manifests_do_a_run_together(start: Any) -> None:
     algorithm = start("algorithm", AGL_KEY="of-all")
     said, _ = algorithm.communicate(timeout=100)
     assert algorithm.returncode == 0, said
-    assert "step 1: train_reward 0.5;" in said
+    assert "reward on training samples: 0.50" in said
     said, _ = runner.communicate(timeout=200)
     assert (runner.returncode, "the run has ended" in said) == (0, True), said
     store.send_signal(signal.SIGTERM)

@@ -17,7 +17,10 @@ async def main() -> None:
     """Call a model through the proxy, for one attempt, and show what is known of the call."""
     store = InMemoryLightningStore()
     async with serve(lambda request: "five") as url:  # played; any OpenAI-compatible endpoint will do
-        model = {"model_name": "small", "litellm_params": {"model": "openai/played", "api_base": url, "api_key": "any"}}
+        model = {
+            "model_name": "small",
+            "litellm_params": {"model": "hosted_vllm/played", "api_base": url, "api_key": "any"},
+        }
         proxy = LLMProxy(store=store, model_list=[model], port=0)
         await proxy.start()
         try:

@@ -284,4 +284,8 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of the database. Called once, when no other call is under way; nothing is called afterwards."""
+        """Let go of the database. Called once, when no other call is under way; nothing is called afterwards.
+
+        A call that takes five seconds more, as where the database is away, is not waited for: it should end with
+        `StoreClosed`.
+        """

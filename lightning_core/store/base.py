@@ -175,7 +175,7 @@ class LightningStore(ABC):
         return {"name": type(self).__name__}
 
     async def aclose(self) -> None:  # noqa: B027  # not every store has something to close
-        """Close the store. Waits end with `StoreClosed`; whatever else is under way is finished first."""
+        """Close the store. Waits end with `StoreClosed`; what else is under way has five seconds to finish."""
 
     # Rollouts
 

@@ -50,6 +50,9 @@ from lightning_core.types.span import MAX_SEQUENCE_ID
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
+CLOSE_SECONDS = 5.0
+"""How long calls that are under way may keep a store from closing: those of a database that is away take longer."""
+
 _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 
 
@@ -178,11 +181,13 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             views = tuple(self._views)
         for view in views:
             view._close_view()
-        await self._calls.all_ended()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._calls.all_ended()
         with self._views_lock:
             is_first, self._is_backend_open = self._is_backend_open, False
         if is_first:
-            closing = self._calls.begin()  # another caller of this waits for it, too
+            closing = self._calls.begin()  # another caller of this waits for it, too, as long as for the calls
             try:
                 await self._backend.aclose()
             finally:

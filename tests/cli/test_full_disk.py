@@ -52,7 +52,8 @@ def test_a_disk_that_becomes_full_fails_the_run_which_goes_on_when_there_is_room
     assert "Traceback" not in failed.stderr
     error = failed.stderr.splitlines()[-1]
     assert error.startswith("Error: ")
-    assert "store.db: disk I/O error" in error  # what ended the run, rather than what followed from that
+    # What ended the run, rather than what followed from that.
+    assert "store.db: there is no room left (disk I/O error)" in error
     [run] = runs_dir.iterdir()
     assert run.name in failed.stdout
     resumed = agl(folder, "resume", run.name)

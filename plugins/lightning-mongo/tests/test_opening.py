@@ -158,6 +158,7 @@ async def test_requests_share_one_look_for_a_server(monkeypatch: pytest.MonkeyPa
 
 async def test_a_close_ends_a_look_for_a_server(monkeypatch: pytest.MonkeyPatch, nothing_left_running: None) -> None:
     monkeypatch.setattr("lightning_mongo.portal.HURRY_SECONDS", 0.1)
+    monkeypatch.setattr("lightning_core.store.facade.CLOSE_SECONDS", 0.1)
     store = MongoLightningStore(f"mongodb://127.0.0.1:{free_port()}", connect_seconds=1000)
     asked = asyncio.create_task(store.get_rollout_by_id("a"))
     await asyncio.sleep(0)

@@ -52,7 +52,8 @@ async def test_a_server_that_stays_away_is_a_fault_in_time() -> None:
         await store.aclose()
 
 
-async def test_a_close_does_not_wait_for_a_server_that_is_away() -> None:
+async def test_a_close_does_not_wait_for_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_core.store.facade.CLOSE_SECONDS", 0.1)
     with Mongod() as mongod:
         store = MongoLightningStore(mongod.uri, retry_seconds=1000, connect_seconds=0.2)
         await store.enqueue_rollout("a")
