@@ -5,16 +5,17 @@ from email.utils import formatdate
 from typing import Any
 
 import aiohttp
-import anthropic
-import botocore.exceptions
 import httpx
 import openai
 import pytest
-import requests
 
 from lightning_core.errors import Fault
 from lightning_core.runner.clients import PATIENCE_SECONDS, NoAnswer, find_no_answer
 from lightning_core.runner.outcome import is_fault
+
+anthropic = pytest.importorskip("anthropic")  # these are not everywhere where the lowest versions are tried
+botocore_exceptions = pytest.importorskip("botocore.exceptions")
+requests = pytest.importorskip("requests")
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
 
@@ -25,7 +26,7 @@ def answer(status: int, **headers: str) -> httpx.Response:
     )
 
 
-def of_requests(status: int, **headers: str) -> requests.Response:
+def of_requests(status: int, **headers: str) -> Any:
     response = requests.Response()
     response.status_code = status
     response.headers.update(headers)
@@ -70,8 +71,8 @@ BEDROCK: Any = {"Error": {}, "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHe
         (aiohttp.ClientResponseError(None, (), status=429, headers={"retry-after": "2"}), NoAnswer(2.0)),  # type: ignore[arg-type]
         (aiohttp.ServerTimeoutError("slow"), NoAnswer()),
         (aiohttp.ServerDisconnectedError(), NoAnswer(is_out_of_reach=True)),
-        (botocore.exceptions.ClientError(BEDROCK, "Converse"), NoAnswer(3.0)),
-        (botocore.exceptions.ReadTimeoutError(endpoint_url="x"), NoAnswer()),
+        (botocore_exceptions.ClientError(BEDROCK, "Converse"), NoAnswer(3.0)),
+        (botocore_exceptions.ReadTimeoutError(endpoint_url="x"), NoAnswer()),
         (foreign("google.genai.errors", code=429, status="RESOURCE_EXHAUSTED", response=answer(429)), NoAnswer()),
         (foreign("mistralai.client.errors.sdkerror", status_code=503, headers={"retry-after": "4"}), NoAnswer(4.0)),
         (foreign("ollama._types", status_code=500), NoAnswer()),
