@@ -77,8 +77,8 @@ def find_no_answer(error: BaseException | None) -> NoAnswer | None:
     while error is not None:
         if isinstance(error, Fault) and error.retry_after is not None:
             return NoAnswer(error.retry_after)
-        if isinstance(error, LightningError) and not isinstance(error, Fault):
-            return None  # it was found to be something else, such as an agent's own 500
+        if isinstance(error, LightningError) and type(error) is not Fault:
+            return None  # it was found to be something else, such as a store that is away, or an agent's own 500
         kinds = [kind for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in CLIENTS]
         named = {CLIENTS[kind.__module__.partition(".")[0]].get(kind.__name__) for kind in kinds}
         if named & {_TIMEOUTS, _OUT_OF_REACH}:

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from lightning_core.errors import Fault
+from lightning_core.errors import Fault, StoreUnavailable
 from lightning_core.runner.clients import PATIENCE_SECONDS, NoAnswer, find_no_answer
 from lightning_core.runner.outcome import is_fault
 
@@ -121,3 +121,10 @@ def test_pauses_grow_and_last_as_long_as_is_asked_for_and_no_longer_than_patienc
     assert NoAnswer(asked_seconds=30.0).pause_seconds(1) >= 30.0
     assert NoAnswer(asked_seconds=0.1).pause_seconds(3) >= growing[1]
     assert PATIENCE_SECONDS <= NoAnswer(asked_seconds=86400.0).pause_seconds(1) <= 1.25 * PATIENCE_SECONDS
+
+
+def test_a_store_that_is_away_is_not_a_model_that_gives_no_answer() -> None:
+    error = StoreUnavailable("the store is away")
+    error.__cause__ = aiohttp.ClientConnectionError("refused")
+    assert is_fault(error)
+    assert find_no_answer(error) is None
