@@ -216,9 +216,9 @@ class Budget:
             self._unpriced_calls += usd is None
             told = self._look()
             waiting, self._room_listeners = self._room_listeners, []
-        self._tell(told)
         for listener in waiting:
             listener()
+        self._tell(told)
 
     def status(self) -> dict[str, Any]:
         """Return how it stands, for programs."""

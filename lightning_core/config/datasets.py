@@ -152,7 +152,7 @@ def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any
 
 def _checked(what: str, samples: list[Any]) -> list[Any]:
     for number, sample in enumerate(samples, start=1):
-        if well_formed_value(sample) != sample:
+        if repr(well_formed_value(sample)) != repr(sample):
             raise ConfigError(f"{what}: in sample {number}, {NOT_UNICODE}")
     return samples
 

@@ -59,7 +59,10 @@ class NoAnswer:
         """Return how long to wait after the nth attempt: as long as it asks for, and longer each time.
 
         Three pauses are a little longer than `PATIENCE_SECONDS`, and none is longer than that by more than a fourth.
+        After the fourth fault a rollout is lost, and there is none.
         """
+        if attempt > 3:
+            return 0.0
         growing = PATIENCE_SECONDS / 30 * 5.0 ** min(attempt - 1, 10)
         seconds = min(max(self.asked_seconds or 0.0, growing), PATIENCE_SECONDS)
         return seconds * random.uniform(1.0, 1.25)  # so that those refused together do not come again together
@@ -137,4 +140,5 @@ def _header(error: BaseException, name: str) -> str | None:
 
 
 def _is_final(error: BaseException) -> bool:
-    return _header(error, "x-should-retry") == "false" or "insufficient_quota" in str(error.args)
+    said = (error.args, getattr(error, "body", None))
+    return _header(error, "x-should-retry") == "false" or "insufficient_quota" in str(said)

@@ -60,6 +60,10 @@ BEDROCK: Any = {"Error": {}, "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHe
         (openai.APITimeoutError(REQUEST), NoAnswer()),
         (openai.APIConnectionError(request=REQUEST), NoAnswer(is_out_of_reach=True)),
         (openai.RateLimitError("insufficient_quota", response=answer(429), body=None), NoAnswer(is_final=True)),
+        (
+            openai.RateLimitError("429", response=answer(429), body={"code": "insufficient_quota"}),
+            NoAnswer(is_final=True),
+        ),
         (openai.RateLimitError("", response=answer(429, x_should_retry="false"), body=None), NoAnswer(is_final=True)),
         (anthropic.APIStatusError("529", response=answer(529, retry_after_ms="250"), body=None), NoAnswer(0.25)),
         (httpx.HTTPStatusError("504", request=REQUEST, response=answer(504)), NoAnswer()),
@@ -118,6 +122,7 @@ def test_pauses_grow_and_last_as_long_as_is_asked_for_and_no_longer_than_patienc
     growing = [NoAnswer().pause_seconds(attempt) for attempt in (1, 2, 3)]
     assert growing == sorted(growing)
     assert sum(growing) > PATIENCE_SECONDS
+    assert NoAnswer().pause_seconds(4) == 0.0  # the rollout is lost
     assert NoAnswer(asked_seconds=30.0).pause_seconds(1) >= 30.0
     assert NoAnswer(asked_seconds=0.1).pause_seconds(3) >= growing[1]
     assert PATIENCE_SECONDS <= NoAnswer(asked_seconds=86400.0).pause_seconds(1) <= 1.25 * PATIENCE_SECONDS

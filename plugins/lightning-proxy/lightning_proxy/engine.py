@@ -304,6 +304,10 @@ class Engine:
                 call.last_weight_version = self.sender.weight_version
             try:
                 self._count(call, started)
+            except Exception:  # such as a price that a backend cannot say: what was reserved is given back all the same
+                logger.exception("lightning.call_not_counted path=%s", call.path)
+                if started is not None:
+                    started.settle(tokens=0, usd=None)
             finally:
                 if ticket is not None:
                     # When the event loop has its next turn: in this one it writes the answer.
@@ -325,7 +329,7 @@ class Engine:
         if call.dialect is None or call.fields is None:
             return Reserve()
         fields = self.models.with_params(call.target, call.path, call.fields)
-        given, taken = self.usage.most(call.target, fields, len(call.body))
+        given, taken = self.usage.most(call.target, fields, call.body)
         if not spending.limits_usd:
             return Reserve(given + taken)
         replicas = self.replicas.of((call.target, *self.models.fallbacks(call.target)))
@@ -370,7 +374,8 @@ class Engine:
         elif call.dialect is not None and call.replica is not None:
             given, taken = call.estimated_tokens()
             tokens = given + taken
-            self.usage.record(call.target, given, taken)
+            if call.error_kind is None and taken:
+                self.usage.record(call.target, given, taken)
             if cost is None:
                 cost = _cost(call, given, taken)
         tokens += call.abandoned_tokens

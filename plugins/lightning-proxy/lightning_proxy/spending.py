@@ -1,6 +1,7 @@
 """What calls use: the budget of the run, and the limits of each attempt."""
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,11 @@ FIRST_ANSWER_TOKENS = 4096
 
 BYTES_PER_TOKEN = 3
 """Of a request's body. Texts have more bytes a token, so that a reserve is rather too large."""
+
+TOKENS_PER_FILE = 1600
+"""Of an image or another file in base64, whatever its size: what providers count for a large image."""
+
+_FILES = re.compile(rb"[A-Za-z0-9+/=]{1024,}")
 
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """What the APIs call the limit of an answer."""
@@ -148,14 +154,18 @@ class UsageSoFar:
         given, taken = self._largest.get(model, (0, 0))
         self._largest[model] = max(given, input_tokens), max(taken, output_tokens)
 
-    def most(self, model: str | None, fields: Mapping[str, Any], body_bytes: int) -> tuple[int, int]:
+    def most(self, model: str | None, fields: Mapping[str, Any], body: bytes) -> tuple[int, int]:
         """Return how many tokens may go into a call of an API and come out of it, all choices together."""
-        given, taken = -(-body_bytes // BYTES_PER_TOKEN), FIRST_ANSWER_TOKENS
+        files = _FILES.findall(body) if b"base64" in body else []
+        size = len(body) - sum(map(len, files))
+        given, taken = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_FILE * len(files), FIRST_ANSWER_TOKENS
         if model in self._largest:
             largest, taken = self._largest[model]
             if fields.get("previous_response_id") is not None:  # the conversation before it is not in the body
                 given = max(given, largest)
-        asked = next((value for name in _OUTPUT_LIMITS if isinstance(value := fields.get(name), int)), None)
+        asked = next(
+            (value for name in _OUTPUT_LIMITS if isinstance(value := fields.get(name), int) and value >= 0), None
+        )
         if asked is not None:
             prompts = fields.get("prompt")
             count = len(prompts) if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int) else 1

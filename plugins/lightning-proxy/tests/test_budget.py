@@ -196,19 +196,26 @@ async def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
         ({"max_tokens": 7, "prompt": ["a", "b"]}, (10, 14)),
         ({"max_tokens": 7, "prompt": [1, 2, 3]}, (10, 7)),
         ({"max_tokens": "7"}, (10, 4096)),
+        ({"max_tokens": -7}, (10, 4096)),
     ],
 )
 def test_the_reserve_of_a_call(fields: dict[str, Any], most: tuple[int, int]) -> None:
-    assert UsageSoFar().most("m", fields, 30) == most
+    assert UsageSoFar().most("m", fields, b"x" * 30) == most
 
 
 def test_what_a_model_answered_before_is_the_reserve_of_the_next_call() -> None:
     usage = UsageSoFar()
     usage.record("m", 500, 40)
     usage.record("m", 90, 25)
-    assert usage.most("m", {}, 30) == (10, 40)
-    assert usage.most("m", {"previous_response_id": "r"}, 30) == (500, 40)
-    assert usage.most("other", {}, 30) == (10, 4096)
+    assert usage.most("m", {}, b"x" * 30) == (10, 40)
+    assert usage.most("m", {"previous_response_id": "r"}, b"x" * 30) == (500, 40)
+    assert usage.most("other", {}, b"x" * 30) == (10, 4096)
+
+
+def test_an_image_counts_as_one_and_not_by_its_size() -> None:
+    body = b'{"url": "data:image/png;base64,' + b"A" * 1_000_000 + b'"}'
+    given, _ = UsageSoFar().most("m", {}, body)
+    assert 1600 < given < 1620
 
 
 async def test_sixty_calls_at_once_do_not_pass_a_limit_of_money(
