@@ -126,6 +126,8 @@ _ASSIGNED = re.compile(
     r"(?i)(?![$<*%/~.=]|(?:os\.environ|none|null|true|false|value)\b)[^\s\"'`&,;<>(){}\[\]\\]++(?![(\[{])"
 )
 """Neither a placeholder nor a path nor a call."""
+_ANY_ASSIGNED = re.compile(r"(?i)(?!<|\.\.\.|(?:os\.environ|none|null|true|false|value)\b)[^\s\"'`&,;]+")
+"""In a message, in which a secret may begin like one of these."""
 _ASSIGNED_TO = (
     *(f"{kind}key" for kind in _KEYS_OF),
     *("password", "passwd", "passphrase", "pwd", "secret", "accesstoken", "authtoken", "refreshtoken", "authorization"),
@@ -139,6 +141,7 @@ def _hide_assigned(text: str, *, is_message: bool = False) -> str:
     In a message that is any value. In other texts, a value behind a space may be prose: it has a digit and at least six
     characters, and behind `token` at least 16.
     """
+    assigned = _ANY_ASSIGNED if is_message else _ASSIGNED
     parts, end = [], 0
     for assigns in _ASSIGNS.finditer(text):
         start, at = assigns.span()
@@ -147,14 +150,14 @@ def _hide_assigned(text: str, *, is_message: bool = False) -> str:
         is_field = name.endswith(_ASSIGNED_TO)
         if not is_field and not name.endswith(("key", "token", "secret")):
             continue
-        value = _ASSIGNED.match(text, at, at + 256)
+        value = assigned.match(text, at, at + 256)
         if not value or before.endswith(value[0]) or (text[start - 1] in "\"'" and text[at - 1] not in "\"'"):
             continue  # the last: of JSON's values only texts can be replaced
         is_any = is_field and (is_message or (text[start] == "=" and not assigns[1]))
         is_long = len(value[0]) >= (6 if is_field else 16) and (is_field or name.endswith("token"))
         if is_any or (is_long and re.search(r"\d", value[0])) or (text[start] == ":" and _OWN_HEADER.search(before)):
             parts += [text[end:at], _HIDDEN]
-            end = (_ASSIGNED.match(text, at) or value).end()
+            end = (assigned.match(text, at) or value).end()
     return "".join([*parts, text[end:]])
 
 
