@@ -188,6 +188,11 @@ def test_what_stands_behind_the_name_of_a_secret_is_shown_in_no_text(text: str, 
     assert secret not in hide_in_text(text)
 
 
+@pytest.mark.parametrize("secret", ["$ecret99x", "/aB3+dEf9", "(abc1x", "~Tilde9!", ".hidden1", "abc(9x"])
+def test_a_password_in_a_message_is_hidden_whatever_it_begins_with(secret: str) -> None:
+    assert hide_in_text(f"refused: password={secret}") == "refused: password=***"
+
+
 @pytest.mark.parametrize(
     "text",
     [

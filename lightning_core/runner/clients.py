@@ -37,7 +37,7 @@ CLIENTS: Mapping[str, Mapping[str, str]] = {
     "huggingface_hub": {"InferenceTimeoutError": _TIMEOUTS},
     **{client: {} for client in ("litellm", "google", "mistralai", "cohere", "ollama", "replicate")},
 }
-"""By the first part of a module's name, which of a client's exceptions are no HTTP answer, and why there is none.
+"""By the first part of a module's name, which of a client's exceptions say that there was no HTTP answer, and why.
 
 Those with the status of an answer need no name. litellm derives its own from openai's. Built-in errors, such as
 `ConnectionError`, are not here: they may come from anything that an agent talks to.
