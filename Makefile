@@ -11,7 +11,7 @@ MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,agentos export http proxy ray sqlite verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,agentos export http proxy ray sqlite tokens verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks

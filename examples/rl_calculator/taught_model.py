@@ -13,7 +13,7 @@ import torch
 from calculating_agent import MAX_TOKENS, read_expression
 from calculator import evaluate
 from demonstrations import CHAT_TEMPLATE, demonstrate, in_pieces
-from lightning_proxy.tokens import parse_hermes
+from lightning_tokens import parse_hermes
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer

@@ -20,7 +20,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "backends": {
         "litellm": "lightning-litellm",
         "openai": "lightning-proxy",
-        "tokens": "lightning-proxy",
+        "tokens": "lightning-tokens",
     },
     "commands": {
         "agentops": "lightning-agentops",

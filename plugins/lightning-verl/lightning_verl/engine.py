@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from lightning_proxy.tokens import Generated, Tokenizer
+from lightning_tokens import Generated, Tokenizer
 
 _AGENTS_CHOICE = ("stop", "stop_token_ids")
 _REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "abort": "abort"}

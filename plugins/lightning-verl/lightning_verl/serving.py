@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lightning_proxy import LLMProxy
 from lightning_proxy.control import CallsLost
-from lightning_proxy.tokens import Tokenizer, TokensBackend, TokenToolParser
+from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
 
 from lightning_core.budget import Budget
 from lightning_core.errors import StoreUnavailable

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import torch
-from lightning_proxy.tokens import Generated
+from lightning_tokens import Generated
 from lightning_verl.hf.generator import Generator, Sampling
 from lightning_verl.testing import make_tiny_model
 

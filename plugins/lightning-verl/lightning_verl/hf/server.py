@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 from lightning_proxy.backend import BackendBroke, BackendRequest
-from lightning_proxy.tokens import Generated, TokenEngine, TokensBackend
+from lightning_tokens import Generated, TokenEngine, TokensBackend
 from verl.workers.rollout.replica import TokenOutput
 
 from lightning_verl.hf.batching import Batcher, Rejected

@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from lightning_core.errors import ConfigError
 from lightning_proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import TOO_LONG, Refused, openai_error
-from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
-from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
-from lightning_proxy.tokens.request import CHAT, COMPLETIONS, SamplingParams, WrongParameter, error_of, read_request
-from lightning_proxy.tokens.shapes import (
+
+from lightning_core.errors import ConfigError
+from lightning_tokens.engine import Generated, TokenEngine, Tokenizer
+from lightning_tokens.prompts import Conversations, Prompts, TextStream
+from lightning_tokens.request import CHAT, COMPLETIONS, SamplingParams, WrongParameter, error_of, read_request
+from lightning_tokens.shapes import (
     Chat,
     Completion,
     Reasoning,

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 from hypothesis import given, strategies
-from lightning_proxy.tokens import Generated, TokensBackend, parse_hermes
-from lightning_proxy.tokens.prompts import Conversations, TextStream
-from lightning_proxy.tokens.shapes import TextBefore, start_of
+from lightning_tokens import Generated, TokensBackend, parse_hermes
+from lightning_tokens.prompts import Conversations, TextStream
+from lightning_tokens.shapes import TextBefore, start_of
 from proxy_fixtures import Agent, MakeProxy
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 

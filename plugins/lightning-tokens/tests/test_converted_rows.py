@@ -4,7 +4,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_proxy.tokens import TokensBackend
+from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
 from three_apis import by_chat, by_messages, by_responses
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine

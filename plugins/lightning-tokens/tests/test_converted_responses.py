@@ -8,7 +8,7 @@ import openai
 import pytest
 from lightning_proxy.conversion import StoredItems
 from lightning_proxy.testing import FakeEngine
-from lightning_proxy.tokens import TokensBackend
+from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
 from token_engine import Letters, StreamingEngine
 

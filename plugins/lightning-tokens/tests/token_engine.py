@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from lightning_proxy.tokens import Generated
+from lightning_tokens import Generated
 
 END = 1
 PAIR = 2

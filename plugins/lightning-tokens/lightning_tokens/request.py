@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.registry import did_you_mean
 from lightning_proxy.request import Refused, openai_error
+
+from lightning_core.registry import did_you_mean
 
 MAX_CHOICES = 128
 

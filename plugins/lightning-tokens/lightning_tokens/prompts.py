@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from lightning_proxy.answer import mapping, objects
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused
-from lightning_proxy.tokens.engine import Tokenizer
+
+from lightning_tokens.engine import Tokenizer
 
 Message = dict[str, Any]
 

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from lightning_proxy.jsons import dump
 from lightning_proxy.sse import DONE
-from lightning_proxy.tokens.engine import Generated
+
+from lightning_tokens.engine import Generated
 
 ToolParser = Callable[[str], tuple[str, list[dict[str, Any]]]]
 """Takes an answer's text; returns what is left of it, and the tool calls as OpenAI's chat API has them.
