@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from agent_service import INSTRUCTIONS
-from lightning_verl.testing import make_tiny_model
+from lightning_tokens.testing import make_tiny_model
 from tokenizers import AddedToken
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer

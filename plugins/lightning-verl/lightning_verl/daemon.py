@@ -8,6 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_proxy import LLMProxy
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.learning.metrics import training_metrics, validation_metrics
+from lightning_tokens.learning.options import LearningOptions, Level
+from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
 
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.concurrency import EventLoopThread
@@ -17,11 +21,7 @@ from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
 from lightning_verl.config import TraceAggregator
-from lightning_verl.learning.groups import Lesson, learn_from_group
-from lightning_verl.learning.metrics import training_metrics, validation_metrics
-from lightning_verl.learning.options import LearningOptions, Level
-from lightning_verl.learning.outcomes import EndedRollout, read_rollout
-from lightning_verl.learning.padding import padded_batch
+from lightning_verl.padding import padded_batch
 from lightning_verl.serving import RESOURCE, record_of
 
 if TYPE_CHECKING:

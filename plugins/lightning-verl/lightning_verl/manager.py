@@ -7,6 +7,12 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.learning.metrics import training_metrics, validation_metrics
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.outcomes import EndedRollout, is_lost, read_rollout
+from lightning_tokens.learning.steps import group_of
+
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import AlgorithmError, InvalidTransition, NoRewards
 from lightning_core.store import LightningStore
@@ -18,11 +24,6 @@ from lightning_core.types import (
 )
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.learning.groups import Lesson, learn_from_group
-from lightning_verl.learning.metrics import training_metrics, validation_metrics
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout, is_lost, read_rollout
-from lightning_verl.learning.steps import group_of
 from lightning_verl.serving import Serving
 
 if TYPE_CHECKING:

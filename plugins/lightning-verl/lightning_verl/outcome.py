@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lightning_tokens.learning.options import LearningOptions
+
 from lightning_core.algorithm.base import Reporter
 from lightning_core.types import NamedResources
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending
-from lightning_verl.learning.options import LearningOptions
 from lightning_verl.manager import RolloutManager
 from lightning_verl.serving import Serving
 

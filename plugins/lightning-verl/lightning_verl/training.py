@@ -152,10 +152,10 @@ class Training:
                 config.trainer.test_freq = -1
 
     def _policy(self, config: DictConfig) -> Policy:
+        from lightning_tokens.generator import end_tokens
         from verl.utils.fs import copy_to_local
         from verl.utils.model import get_generation_config
 
-        from lightning_verl.hf.generator import end_tokens
         from lightning_verl.tools import VerlToolParser, reasoning_marks, warn_of_other_form
 
         model, rollout = (config.actor_rollout_ref.model, config.actor_rollout_ref.rollout)

@@ -1,8 +1,10 @@
 """Tested where verl is installed: it has an environment of its own."""
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +40,6 @@ def queue(shared_queue: None) -> None:
     for partition, rows in (tq.kv_list() or {}).items():
         if rows:
             tq.kv_clear(keys=list(rows), partition_id=partition)
+
+
+sys.path.append(str(Path(__file__).parents[2] / "lightning-tokens" / "tests" / "learning"))  # its toys

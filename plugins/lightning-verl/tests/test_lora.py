@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_tokens.testing import make_tiny_model
 from lightning_verl.lora import write_adapter
-from lightning_verl.testing import make_tiny_model
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
+from lightning_tokens.learning.groups import LearnedRow, Lesson
+from lightning_tokens.learning.options import LearningOptions
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending
-from lightning_verl.learning.groups import LearnedRow, Lesson
-from lightning_verl.learning.options import LearningOptions
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning_verl.testing import make_tiny_model
+from lightning_tokens.testing import make_tiny_model
 from transformers import AutoTokenizer
 
 from lightning_core.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import ray
 import transfer_queue as tq
-from lightning_verl.learning.groups import LearnedRow, Lesson
+from lightning_tokens.learning.groups import LearnedRow, Lesson
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError

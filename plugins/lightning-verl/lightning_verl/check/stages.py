@@ -71,12 +71,13 @@ def _versions(folder: Path, device: str) -> str:
 
 
 def _model(folder: Path, device: str) -> str:
-    from lightning_verl.hf.generator import Generator, Sampling
-    from lightning_verl.testing import make_tiny_model
+    from lightning_tokens.generator import Generator
+    from lightning_tokens.sampling import Sampling
+    from lightning_tokens.testing import make_tiny_model
 
     made = make_tiny_model(folder / "model", hidden_size=256)  # heads of 64, the smallest that vLLM has
     prompt = [1, 2, 3]
-    [answer] = Generator(str(made), device=device).generate([prompt], Sampling(max_tokens=4, temperature=0.0))
+    [answer] = Generator.load(str(made), device=device).generate([prompt], Sampling(max_tokens=4, temperature=0.0))
     if not answer.token_ids:
         raise Unexpected("an answer of the model", "none")
     return f"{made} answers"

@@ -19,13 +19,14 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from lightning_tokens.context import ROPE
+from lightning_tokens.learning.options import OWN_ESTIMATORS
 from omegaconf import DictConfig, OmegaConf
 
-from lightning_verl.config.context import ROPE, changes
+from lightning_verl.config.context import changes
 from lightning_verl.config.given import Given
 from lightning_verl.config.own import PREFIX, Own
 from lightning_verl.config.saving import has_lora
-from lightning_verl.learning.options import OWN_ESTIMATORS
 
 ROLLOUT_LOSS = "seq-mean-token-mean"
 """The loss of verl's that the weights of rows belong to."""

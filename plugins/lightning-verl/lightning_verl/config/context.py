@@ -6,31 +6,19 @@ And how long a conversation may become, with verl's servers that allow as much.
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_tokens import context
 from omegaconf import DictConfig, open_dict
-
-_NAMES = ("max_position_embeddings", "n_positions")
-"""What models call it; the second is GPT-2's."""
-
-ROPE = ("rope_parameters", "rope_scaling")
-"""Where a model says how it is lengthened; the second is the older name."""
 
 
 def context_length(told: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
     """Return how many tokens a model can have before it at most; None where that is not said.
 
-    With YaRN these are its factor times as many as it was trained on first, which engines allow, and which
-    `max_position_embeddings` need not have. Other ways to lengthen a model are taken to be in it already.
-
     Args:
-        told: What its `config.json` has; a model of more than text says it under `text_config`.
+        told: What its `config.json` has.
         overrides: What verl changes in it, `actor_rollout_ref.model.override_config`.
     """
-    if (changed := said_length({}, overrides)) is not None:
-        return changed
-    for place in _places(told):
-        if (said := _said(place)) is not None:
-            return _with_yarn(place, said)
-    return None
+    changed = context.said_length(changes(overrides))
+    return context.context_length(told) if changed is None else changed
 
 
 def said_length(told: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | None:
@@ -40,8 +28,8 @@ def said_length(told: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | 
         told: As for `context_length`.
         overrides: The same.
     """
-    places = (changes(overrides), *_places(told))
-    return next((said for place in places if (said := _said(place)) is not None), None)
+    changed = context.said_length(changes(overrides))
+    return context.said_length(told) if changed is None else changed
 
 
 def fault_of_positions(told: Mapping[str, Any], path: str) -> str | None:
@@ -65,24 +53,8 @@ def changes(overrides: Mapping[str, Any]) -> Any:
     return overrides.get("model_config", overrides)
 
 
-def _places(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    return told, told.get("text_config") or {}
-
-
 def _has(told: Mapping[str, Any], name: str) -> bool:
     return name in told or any(_has(part, name) for part in told.values() if isinstance(part, Mapping))
-
-
-def _said(place: Mapping[str, Any]) -> int | None:
-    return next((length for name in _NAMES if isinstance(length := place.get(name), int)), None)
-
-
-def _with_yarn(place: Mapping[str, Any], said: int) -> int:
-    rope: Mapping[str, Any] = next((place[name] for name in ROPE if place.get(name)), {})
-    for each in (rope, *rope.values()):  # one for all layers, or one for each kind of them
-        if isinstance(each, Mapping) and each.get("rope_type", each.get("type")) == "yarn" and each.get("factor"):
-            return int((each.get("original_max_position_embeddings") or said) * each["factor"])
-    return said
 
 
 def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: int) -> int:

@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from lightning_tokens.learning.options import Credit, Level
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options
 from lightning_verl.config.given import Given, nested
-from lightning_verl.learning.options import Credit, Level
 
 PREFIX = "agentlightning"
 """The key that ours are under, as in agentlightning 0.3."""

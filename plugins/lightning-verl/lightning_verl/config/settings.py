@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -35,7 +36,6 @@ from lightning_verl.config.layers import (
 from lightning_verl.config.own import PREFIX, Own, read_own
 from lightning_verl.config.saving import has_lora, servable_folder
 from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU, count_workers
-from lightning_verl.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from lightning_verl.requirements import count_gpus
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,10 @@ from typing import Any
 
 from aiohttp import web
 from lightning_proxy.backend import BackendBroke, BackendRequest
-from lightning_tokens import Generated, TokenEngine, TokensBackend
+from lightning_tokens import TokenEngine, TokensBackend
+from lightning_tokens.batcher import Batcher, Rejected
+from lightning_tokens.generator import Generator
 from verl.workers.rollout.replica import TokenOutput
-
-from lightning_verl.hf.batching import Batcher, Rejected
-from lightning_verl.hf.generator import Generator
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 _STOP_REASONS = {"stop": "completed", "length": "length", "aborted": "aborted"}
@@ -40,14 +39,16 @@ class HFServer:
         max_batch: int,
         trust_remote_code: bool,
     ) -> None:
-        self._generator = Generator(path, device=device, dtype=dtype, seed=seed, trust_remote_code=trust_remote_code)
+        self._generator = Generator.load(
+            path, device=device, dtype=dtype, seed=seed, trust_remote_code=trust_remote_code
+        )
         self._options = {"max_batch": max_batch, "default_max_tokens": max_tokens}
 
     async def start(self, host: str) -> str:
         """Take requests; return where over HTTP."""
         self._batcher = Batcher(self._generator, **self._options)
         self._running = asyncio.create_task(self._batcher.run(), name="batches")
-        self._front = HttpFront(_Engine(self._batcher), self._generator.tokenizer)
+        self._front = HttpFront(self._batcher, self._generator.tokenizer)
         return await self._front.start(host)
 
     # What verl's client calls
@@ -111,17 +112,6 @@ class HFServer:
 
     async def stop_profile(self) -> None:
         """There is no profiler."""
-
-
-class _Engine:
-    """Answers the calls that come over HTTP."""
-
-    def __init__(self, batcher: Batcher) -> None:
-        self._batcher = batcher
-
-    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
-        answer = (await self._batcher.ask(prompt_ids, sampling)).answer
-        return Generated(answer.token_ids, answer.logprobs, "abort" if answer.end == "aborted" else answer.end)
 
 
 class HttpFront:

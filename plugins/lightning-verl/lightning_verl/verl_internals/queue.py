@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import transfer_queue as tq
+from lightning_tokens.learning.groups import LearnedRow, Lesson
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from torch.utils.data import Dataset
@@ -15,7 +16,6 @@ from transfer_queue import interface
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from lightning_core.errors import ConfigError
-from lightning_verl.learning.groups import LearnedRow, Lesson
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta

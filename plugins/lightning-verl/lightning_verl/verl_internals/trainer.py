@@ -15,6 +15,8 @@ import ray
 import torch
 import transfer_queue as tq
 from hydra.errors import InstantiationException
+from lightning_tokens.learning.mini_batches import MiniBatches, make_mini_batches
+from lightning_tokens.learning.steps import step_advantages
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
@@ -31,8 +33,6 @@ from lightning_verl.checkpoints import remove_older, repair_tracker
 from lightning_verl.config.saving import ADAPTER, servable_folder
 from lightning_verl.ending import Enough
 from lightning_verl.hf import NAME
-from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
-from lightning_verl.learning.steps import step_advantages
 from lightning_verl.lora import write_adapter
 from lightning_verl.outcome import Parts
 from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from lightning_tokens.testing import make_tiny_model
 from lightning_verl.config import load_settings
 from lightning_verl.config.context import let_servers_go_as_far, longest_conversation
-from lightning_verl.testing import make_tiny_model
 from lightning_verl.training import told_of
 from omegaconf import DictConfig
 
@@ -95,9 +95,9 @@ def test_a_model_that_verl_fetches_later_is_as_long_as_a_row():
 
 
 def test_the_generator_of_hugging_face_goes_as_far(with_yarn):
-    from lightning_verl.hf.generator import Generator
+    from lightning_tokens.generator import Generator
 
-    assert Generator(str(with_yarn)).context == LONGER
+    assert Generator.load(str(with_yarn)).context == LONGER
 
 
 @pytest.mark.filterwarnings("ignore")  # those of verl and of what it imports

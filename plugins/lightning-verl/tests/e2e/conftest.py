@@ -5,7 +5,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # what the tests share
 
-from lightning_verl.testing import make_tiny_model
+from lightning_tokens.testing import make_tiny_model
 
 
 @pytest.fixture(scope="session")

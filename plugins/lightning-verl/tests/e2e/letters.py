@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lightning_tokens.generator import Generator
 from lightning_verl import VERL
-from lightning_verl.hf.generator import Generator
 from transformers import AutoTokenizer
 
 from lightning_core import LLM, Trainer, rollout
@@ -110,7 +110,7 @@ def merged(adapter: Path) -> str:
     loaded.merge_and_unload().bfloat16().save_pretrained(whole)
     base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
     AutoTokenizer.from_pretrained(base).save_pretrained(whole)
-    return Generator(str(whole)).fingerprint()
+    return Generator.load(str(whole)).fingerprint()
 
 
 def run_dir(root: Path) -> Path | RunFolder:
@@ -173,7 +173,7 @@ def main(options: Sequence[str] | None = None) -> None:
     best = (result.best_resources or {}).get("main_llm")  # none before the first model is saved
     ended |= {"metrics": result.metrics, "best": best and best.model}
     if best is not None and Path(best.model).name == "huggingface":
-        ended["saved"] = Generator(best.model).fingerprint()
+        ended["saved"] = Generator.load(best.model).fingerprint()
     elif best is not None and Path(best.model, "adapter_config.json").exists():
         ended["saved"] = merged(Path(best.model))
     found = result.comparison

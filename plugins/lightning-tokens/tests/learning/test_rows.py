@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 from learning_toys import Call, conversation, options, spans_of
-from lightning_verl.learning.rows import RolloutRows, make_rows
+from lightning_tokens.learning.rows import RolloutRows, make_rows
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.testing.adapter import TraceBuilder

@@ -1,8 +1,8 @@
 import pytest
 from learning_toys import conversation, failed, faulty, options, rollout, scored, two_choices
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.metrics import training_metrics, validation_metrics
-from lightning_verl.learning.outcomes import read_rollout
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_tokens.learning.metrics import training_metrics, validation_metrics
+from lightning_tokens.learning.outcomes import read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given, strategies as st
 from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of, two_choices
-from lightning_verl.learning.advantages import gae, whitened
-from lightning_verl.learning.groups import Lesson, learn_from_group
-from lightning_verl.learning.outcomes import read_rollout
-from lightning_verl.learning.steps import StepAdvantages, loss_weights, step_advantages
+from lightning_tokens.learning.advantages import gae, whitened
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.learning.outcomes import read_rollout
+from lightning_tokens.learning.steps import StepAdvantages, loss_weights, step_advantages
 
 
 def taken(lesson: Lesson, **more) -> StepAdvantages:

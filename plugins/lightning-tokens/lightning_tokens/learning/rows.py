@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lightning_core.adapter import ModelCall, RowCall, Trajectories, Trajectory
 from lightning_core.types import Span
-from lightning_verl.learning.options import LearningOptions
+from lightning_tokens.learning.options import LearningOptions
 
 Versions = tuple[int, int]
 """The oldest and the newest weights of some calls, by the step that made them."""

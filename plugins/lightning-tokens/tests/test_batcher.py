@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
-from lightning_verl.hf.batching import Batcher, Rejected
-from lightning_verl.hf.generator import Answer, Sampling
+from lightning_tokens.batcher import Batcher, Rejected
+from lightning_tokens.sampling import Answer, Sampling
 
 
 class Echo:
@@ -24,7 +24,7 @@ class Echo:
         self.began = threading.Event()
         self.error: Exception | None = None
 
-    def load(self, weights: Mapping[str, Any], version: int | None) -> None:
+    def take(self, weights: Mapping[str, Any], version: int | None) -> None:
         self.weights = weights["w"]
 
     def generate(

@@ -1,6 +1,6 @@
 from learning_toys import conversation, options, scored
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.padding import padded_batch
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_verl.padding import padded_batch
 
 
 def test_prompts_are_padded_at_the_front_and_responses_at_the_end():

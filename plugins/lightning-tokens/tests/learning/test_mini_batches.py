@@ -1,5 +1,5 @@
 from hypothesis import given, strategies as st
-from lightning_verl.learning.mini_batches import make_mini_batches
+from lightning_tokens.learning.mini_batches import make_mini_batches
 
 steps = st.lists(st.integers(1, 6), min_size=1, max_size=20)
 """The number of rows of each rollout."""

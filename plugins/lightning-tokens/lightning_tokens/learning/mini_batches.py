@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from lightning_verl.learning.steps import rollout_of
+from lightning_tokens.learning.steps import rollout_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 from learning_toys import conversation, options, plain, scored
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.metrics import validation_metrics
-from lightning_verl.learning.steps import step_advantages
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_tokens.learning.metrics import validation_metrics
+from lightning_tokens.learning.steps import step_advantages
 
 # Two rows of one rollout, with masks 1 1 0 and 1 0 0 on a width of three, and one row of another, with mask 1 1 1
 FIRST = scored(1.0, ([1], [2, 3]), ([7], [8]))

@@ -3,9 +3,9 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 from learning_toys import Call, conversation, failed, faulty, options, scored
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.outcomes import EndedRollout
-from lightning_verl.learning.steps import step_advantages
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_tokens.learning.outcomes import EndedRollout
+from lightning_tokens.learning.steps import step_advantages
 
 rewards = st.one_of(st.none(), st.integers(-8, 8).map(lambda eighths: eighths / 8))
 shapes = st.sampled_from([conversation(1), conversation(3), [([1], [2]), ([7], [8, 9])], [([1] * 20, [2])]])

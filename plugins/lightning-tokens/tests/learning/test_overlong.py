@@ -1,8 +1,8 @@
 import pytest
 from learning_toys import add_reward, options, rollout, scored
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout, overlong_punishment, read_rollout
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.outcomes import EndedRollout, overlong_punishment, read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

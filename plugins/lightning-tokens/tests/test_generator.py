@@ -1,22 +1,15 @@
 """Generation with transformers, on a tiny model."""
 
-import asyncio
 import gc
 import json
 import shutil
-import warnings
 from pathlib import Path
 
-import aiohttp
 import pytest
 import torch
-from lightning_tokens import Generated
-from lightning_verl.hf.generator import Generator, Sampling
-from lightning_verl.testing import make_tiny_model
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.hf.server import HttpFront
+from lightning_tokens.generator import Generator
+from lightning_tokens.sampling import Sampling
+from lightning_tokens.testing import make_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generator(model: Path) -> Generator:
-    return Generator(str(model), seed=1)
+    return Generator.load(str(model), seed=1)
 
 
 def logprobs_of(generator: Generator, prompt: list[int], answer: list[int], temperature: float) -> list[float]:
@@ -64,8 +57,8 @@ def test_what_the_model_s_author_likes_does_not_change_what_is_drawn(model: Path
     file.write_text(json.dumps({**given, "do_sample": True, "top_k": 3, "temperature": 0.2, **liked}))
     drawn = []
     for path in (model, other):
-        one = Generator(str(path), seed=3)
-        one.load(one.model.state_dict(), 1)
+        one = Generator.load(str(path), seed=3)
+        one.take(one.model.state_dict(), 1)
         drawn.append(one.generate([[5, 6, 7]] * 8, Sampling(max_tokens=24, ignore_eos=True)))
         drawn.append(one.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=24)))
     assert drawn[:2] == drawn[2:]
@@ -118,73 +111,24 @@ def test_an_abort_ends_a_batch_at_the_next_token(generator: Generator) -> None:
 
 
 def test_new_weights_are_taken_whole_or_not_at_all(model: Path, generator: Generator) -> None:
-    other = Generator(str(model))
+    other = Generator.load(str(model))
     assert other.fingerprint() == generator.fingerprint()
     weights = {name: weight + 0.1 for name, weight in other.model.state_dict().items()}
-    other.load(weights)
+    other.take(weights)
     assert other.fingerprint() != generator.fingerprint()
     with pytest.raises(RuntimeError, match=r"missing \['lm_head.weight'\], unknown \['else'\]"):
-        other.load(
+        other.take(
             {**{name: each for name, each in weights.items() if name != "lm_head.weight"}, "else": torch.zeros(1)}
         )
 
 
 def test_what_is_sampled_depends_on_the_version_and_not_on_what_was_sampled_before(model: Path) -> None:
-    one, other = Generator(str(model), seed=5), Generator(str(model), seed=5)
+    one, other = Generator.load(str(model), seed=5), Generator.load(str(model), seed=5)
     weights, sampling = one.model.state_dict(), Sampling(max_tokens=20)
     other.generate([[1], [2]], sampling)  # a run that was killed has sampled less
     drawn = []
     for generator, version in ((one, 3), (other, 3), (other, 4)):
-        generator.load(weights, version)
+        generator.take(weights, version)
         drawn.append(generator.generate([[5, 6, 7]], sampling)[0].token_ids)
     assert drawn[0] == drawn[1]
     assert drawn[1] != drawn[2]
-
-
-async def test_over_http_it_answers_with_the_fields_of_vllm(generator: Generator) -> None:
-    class Engine:
-        async def generate(self, prompt_ids: list[int], sampling: dict[str, object], *, request_id: str) -> Generated:
-            asked = Sampling.of(sampling, room=generator.context - len(prompt_ids), default_max_tokens=9)
-            (answer,) = await asyncio.to_thread(generator.generate, [prompt_ids], asked)
-            return Generated(answer.token_ids, answer.logprobs, "stop")
-
-    front = HttpFront(Engine(), generator.tokenizer)
-    url = f"http://{await front.start('127.0.0.1')}/v1"
-    messages = [{"role": "user", "content": "hello"}]
-    try:
-        async with aiohttp.ClientSession() as http:
-            asked = {"messages": messages, "max_tokens": 3, "logprobs": True, "return_token_ids": True}
-            async with http.post(f"{url}/chat/completions", json=asked) as response:
-                answer = await response.json()
-            async with http.post(f"{url}/chat/completions", json={**asked, "top_p": 7}) as response:
-                assert response.status == 400
-                assert "top_p" in (await response.json())["error"]["message"]
-    finally:
-        await front.stop()
-    text = generator.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert answer["prompt_token_ids"] == generator.tokenizer.encode(text, add_special_tokens=False)
-    (choice,) = answer["choices"]
-    assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) <= 3
-    assert choice["message"]["content"] == generator.tokenizer.decode(choice["token_ids"], skip_special_tokens=True)
-
-
-def test_what_nobody_says_is_as_the_model_has_it() -> None:
-    assert Sampling.of({}, room=100, default_max_tokens=7) == Sampling(max_tokens=7)
-    assert Sampling.of({"temperature": None, "top_k": -1}, room=100, default_max_tokens=7) == Sampling(max_tokens=7)
-
-
-@pytest.mark.parametrize("name", ["max_completion_tokens", "max_tokens", "max_new_tokens"])
-def test_an_answer_is_no_longer_than_asked_nor_than_fits(name: str) -> None:
-    assert Sampling.of({name: 5}, room=100, default_max_tokens=7).max_tokens == 5
-    assert Sampling.of({name: 500}, room=100, default_max_tokens=7).max_tokens == 100
-
-
-def test_what_ends_an_answer_is_one_text_or_several() -> None:
-    assert Sampling.of({"stop": "x"}, room=1, default_max_tokens=1).stop == ("x",)
-    assert Sampling.of({"stop": ["x", "y"]}, room=1, default_max_tokens=1).stop == ("x", "y")
-
-
-@pytest.mark.parametrize("given", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}])
-def test_numbers_out_of_range_are_refused(given: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="temperature is at least 0 and top_p"):
-        Sampling.of(given, room=1, default_max_tokens=1)

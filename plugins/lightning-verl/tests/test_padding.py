@@ -1,6 +1,6 @@
 import pytest
 from hypothesis import given, strategies as st
-from lightning_verl.learning.padding import (
+from lightning_verl.padding import (
     get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask,
 )

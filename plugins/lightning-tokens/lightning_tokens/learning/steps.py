@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_verl.learning.advantages import gae, whitened
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.rows import Answer
+from lightning_tokens.learning.advantages import gae, whitened
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.rows import Answer
 
 PackedAnswer = Sequence[float | None]
 """The fields of an `Answer`, as they come back from a queue."""

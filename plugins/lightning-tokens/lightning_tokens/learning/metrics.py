@@ -4,9 +4,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 
 from lightning_core.algorithm.estimates import estimate
-from lightning_verl.learning.groups import Lesson
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout
+from lightning_tokens.learning.groups import Lesson
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.outcomes import EndedRollout
 
 
 def training_metrics(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from learning_toys import options
-from lightning_verl.learning.advantages import grpo_advantages, rloo_advantages
-from lightning_verl.learning.mini_batches import make_mini_batches
-from lightning_verl.learning.options import weights_go_in
-from lightning_verl.learning.steps import loss_weights, step_advantages
+from lightning_tokens.learning.advantages import grpo_advantages, rloo_advantages
+from lightning_tokens.learning.mini_batches import make_mini_batches
+from lightning_tokens.learning.options import weights_go_in
+from lightning_tokens.learning.steps import loss_weights, step_advantages
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():

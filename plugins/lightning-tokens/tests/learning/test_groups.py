@@ -14,8 +14,8 @@ from learning_toys import (
     spans_of,
     two_choices,
 )
-from lightning_verl.learning.groups import Lesson, learn_from_group
-from lightning_verl.learning.outcomes import read_rollout
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.learning.outcomes import read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

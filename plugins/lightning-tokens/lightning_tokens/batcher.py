@@ -3,9 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_verl.hf.generator import Answer, Generator, Sampling
+from lightning_tokens.engine import Generated
+from lightning_tokens.sampling import Answer, Sampling
+
+if TYPE_CHECKING:
+    from lightning_tokens.generator import Generator
 
 _CLOSED = "this server takes no requests until generation is resumed"
 
@@ -31,7 +35,7 @@ class _Request:
 
 
 class Batcher:
-    """Gathers requests into batches. Belongs to one event loop; the model computes in a thread.
+    """Gathers requests into batches: a `TokenEngine`. Belongs to one event loop; the model computes in a thread.
 
     Args:
         generator: Answers batches.
@@ -42,7 +46,7 @@ class Batcher:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: "Generator",
         *,
         max_batch: int = 64,
         gather_seconds: float = 0.005,
@@ -99,6 +103,13 @@ class Batcher:
             if request in self._waiting:
                 self._waiting.remove(request)
 
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        """Continue a prompt; see `ask`."""
+        answered = await self.ask(prompt_ids, sampling)
+        answer, version = answered.answer, answered.version
+        end = "abort" if answer.end == "aborted" else answer.end
+        return Generated(answer.token_ids, answer.logprobs, end, None if version is None else (version, version))
+
     async def close(self, *, abort: bool = False, reject: bool = False) -> None:
         """Let requests wait, and return when none is computed any more.
 
@@ -124,7 +135,7 @@ class Batcher:
     async def update(self, weights: Mapping[str, Any], version: int | None) -> None:
         """Change the weights between two batches."""
         async with self._computing:
-            await asyncio.to_thread(self._generator.load, weights, version)
+            await asyncio.to_thread(self._generator.take, weights, version)
             self.version = version
 
     def _next_batch(self) -> list[_Request]:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout, read_rollout
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Attempt, AttemptedRollout, RolloutConfig, Span

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lightning_verl.learning.groups import LearnedRow
+from lightning_tokens.learning.groups import LearnedRow
 
 
 def get_left_padded_ids_and_attention_mask(

@@ -12,8 +12,8 @@ from lightning_core.adapter.tree import in_order
 from lightning_core.algorithm.batch import describe_failure
 from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
 from lightning_core.types import AttemptedRollout, Rollout, Span
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.rows import RolloutRows, answers_in_order, make_rows
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.rows import RolloutRows, answers_in_order, make_rows
 
 End = Literal["scored", "unscored", "failure", "fault"]
 """`scored`: the agent ended and gave a reward. `unscored`: it ended and gave none that counts. `failure`: it raised, or

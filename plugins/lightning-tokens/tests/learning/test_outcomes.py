@@ -2,7 +2,7 @@ import math
 
 import pytest
 from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of, two_choices
-from lightning_verl.learning.outcomes import read_rollout
+from lightning_tokens.learning.outcomes import read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
 from lightning_core.adapter.trajectory import as_trajectory_adapter

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from learning_toys import judged, options, plain
-from lightning_verl.learning.groups import learn_from_group
-from lightning_verl.learning.steps import step_advantages
+from lightning_tokens.learning.groups import learn_from_group
+from lightning_tokens.learning.steps import step_advantages
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():

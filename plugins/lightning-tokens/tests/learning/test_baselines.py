@@ -2,7 +2,7 @@ import math
 
 import pytest
 from hypothesis import given, strategies as st
-from lightning_verl.learning.advantages import grpo_advantages, rloo_advantages
+from lightning_tokens.learning.advantages import grpo_advantages, rloo_advantages
 
 rewards = st.integers(-8, 8).map(lambda eighths: eighths / 8)
 

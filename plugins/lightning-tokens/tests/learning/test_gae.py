@@ -1,6 +1,6 @@
 import pytest
 from hypothesis import given, strategies as st
-from lightning_verl.learning.advantages import gae, whitened
+from lightning_tokens.learning.advantages import gae, whitened
 
 numbers = st.floats(-4, 4, allow_nan=False, width=32)
 steps = st.lists(st.tuples(numbers, numbers), max_size=12)

@@ -4,10 +4,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightning_verl.learning.advantages import grpo_advantages, rloo_advantages
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout
-from lightning_verl.learning.rows import Answer, Row, Versions
+from lightning_tokens.learning.advantages import grpo_advantages, rloo_advantages
+from lightning_tokens.learning.options import LearningOptions
+from lightning_tokens.learning.outcomes import EndedRollout
+from lightning_tokens.learning.rows import Answer, Row, Versions
 
 WHOLE = -1
 """The key of a reward that is the whole rollout's rather than one call's."""

@@ -2,135 +2,73 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from lightning_verl.config.context import context_length
+from lightning_tokens.context import context_length
+from lightning_tokens.sampling import Answer, Sampling
 
 _SEEDS = 1_000_003
 """How far apart the seeds of two versions are: farther than those of replicas."""
 
-End = Literal["stop", "length", "aborted"]
-"""Why an answer ended: by itself, at its limit, or because somebody wanted it to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """What decides how tokens are drawn. Requests with the same go into one batch."""
-
-    temperature: float = 1.0
-    """0 takes the likeliest token."""
-    top_p: float = 1.0
-    """The share of the probability that is drawn from."""
-    top_k: int = 0
-    """How many tokens are drawn from; 0 for all."""
-    max_tokens: int = 16
-    """The longest answer."""
-    stop: tuple[str, ...] = ()
-    """Texts that end an answer; they are part of its tokens."""
-    ignore_eos: bool = False
-    """Whether the model cannot end its answer."""
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], *, room: int, default_max_tokens: int) -> "Sampling":
-        """Read parameters; what is not among the fields here has no effect.
-
-        Args:
-            given: By vLLM's names, or OpenAI's.
-            room: How many tokens fit behind the prompt.
-            default_max_tokens: The longest answer by default.
-
-        Raises:
-            ValueError: When the prompt leaves no room, or a number is out of its range.
-        """
-        if room < 1:
-            raise ValueError("the prompt fills the model's context, nothing can be sampled behind it")
-        asked = next(
-            (
-                given[name]
-                for name in ("max_completion_tokens", "max_tokens", "max_new_tokens")
-                if given.get(name) is not None
-            ),
-            default_max_tokens,
-        )
-        temperature, top_p = _number(given, "temperature", 1.0), _number(given, "top_p", 1.0)
-        if temperature < 0 or not 0 < top_p <= 1:
-            raise ValueError(f"temperature is at least 0 and top_p in (0, 1]; got {temperature} and {top_p}")
-        stop = given.get("stop") or ()
-        return cls(
-            temperature=temperature,
-            top_p=top_p,
-            top_k=max(0, int(_number(given, "top_k", 0))),
-            max_tokens=max(1, min(int(asked), room)),
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            ignore_eos=bool(given.get("ignore_eos")),
-        )
-
-
-def _number(given: Mapping[str, Any], name: str, default: float) -> float:
-    value = given.get(name)
-    return default if value is None else float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What was sampled for one prompt."""
-
-    token_ids: list[int]
-    """The sampled tokens, that which ends the answer included."""
-    logprobs: list[float]
-    """Of each token, under the distribution at the sampling temperature and before top_p and top_k: as verl's actor
-    computes them."""
-    end: End
-    """Why it ended."""
-
 
 class Generator:
-    """A causal language model of transformers.
+    """A causal language model of transformers, in evaluation mode while it generates.
 
     Not for several threads at once.
 
     Args:
-        path: The model and its tokenizer.
-        device: Where it computes, such as `cpu` or `cuda`.
-        dtype: What it computes with, by torch's name of it.
+        model: The model, on its device.
+        tokenizer: Its tokenizer.
         seed: Where sampling begins.
-        trust_remote_code: Whether code that comes with the model may run.
     """
 
-    def __init__(
-        self,
+    def __init__(self, model: Any, tokenizer: Any, *, seed: int = 0) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self._ends = end_tokens(tokenizer, model.generation_config)
+        # What the model's author likes, as a penalty of repetitions, would change what is drawn and not its likelihood.
+        self.model.generation_config = GenerationConfig()
+        pad = tokenizer.pad_token_id
+        self._pad = next(iter(sorted(self._ends)), 0) if pad is None else pad
+        self._context = context_length(model.config.to_dict()) or 1_000_000
+        self._seed = seed
+        torch.manual_seed(seed)
+
+    @classmethod
+    def load(
+        cls,
         path: str,
         *,
         device: str = "cpu",
         dtype: str = "float32",
         seed: int = 0,
         trust_remote_code: bool = False,
-    ) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        self.device = torch.device(device)
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
+    ) -> "Generator":
+        """Load a model and its tokenizer.
+
+        Args:
+            path: Where they are.
+            device: Where it computes, such as `cpu` or `cuda`.
+            dtype: What it computes with, by torch's name of it.
+            seed: Where sampling begins.
+            trust_remote_code: Whether code that comes with the model may run.
+        """
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
         )
-        self.model.to(self.device).eval()
-        self._ends = end_tokens(self.tokenizer, self.model.generation_config)
-        # What the model's author likes, as a penalty of repetitions, would change what is drawn and not its likelihood.
-        self.model.generation_config = GenerationConfig()
-        pad = self.tokenizer.pad_token_id
-        self._pad = next(iter(sorted(self._ends)), 0) if pad is None else pad
-        self._context = context_length(self.model.config.to_dict(), {}) or 1_000_000
-        self._seed = seed
-        torch.manual_seed(seed)
+        return cls(model.to(device), tokenizer, seed=seed)
 
     @property
     def context(self) -> int:
         """How many tokens a prompt and its answer may have together."""
         return self._context
 
-    def load(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
+    def take(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
         """Take other weights, and sample from a new beginning, which is the same for the same version.
 
         Raises:
@@ -143,6 +81,10 @@ class Generator:
             raise RuntimeError(f"the actor's weights are not the model's: missing {missing}, unknown {unknown}")
         if tied:
             self.model.tie_weights()
+        self.begin(version)
+
+    def begin(self, version: int | None) -> None:
+        """Sample from a new beginning, which is the same for the same version of the weights."""
         torch.manual_seed(self._seed + _SEEDS * (version or 0))
 
     def fingerprint(self) -> str:
@@ -177,10 +119,11 @@ class Generator:
             options |= {"stop_strings": list(sampling.stop), "tokenizer": self.tokenizer}
         ends = set() if sampling.ignore_eos else self._ends
         likelihoods = _Likelihoods(sampling.temperature or 1.0)
+        self.model.eval()
         with torch.no_grad():
             sequences = self.model.generate(
-                input_ids=ids.to(self.device),
-                attention_mask=mask.to(self.device),
+                input_ids=ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
                 max_new_tokens=sampling.max_tokens,
                 eos_token_id=sorted(ends) or None,
                 pad_token_id=self._pad,
