@@ -19,7 +19,7 @@ from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
-from lightning_core.store.waits import Calls, Waits, Watchdogs
+from lightning_core.store.waits import Calls, Waits, Watchdogs, counted
 from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult, RolloutConfig, RolloutMode, TaskInput
 from lightning_core.types.frozen import construct
 
@@ -249,7 +249,7 @@ class StorePart(LightningStore):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in (OPERATIONS & cls.__dict__.keys()) - {"aclose"}:
-            setattr(cls, name, _counted(cls.__dict__[name]))
+            setattr(cls, name, counted(cls.__dict__[name]))
 
     def _check_open(self) -> None:
         if self._closed or (self._view_of is not None and self._view_of._closed):
@@ -259,17 +259,3 @@ class StorePart(LightningStore):
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
         self._check_open()
         await self._records.expire(gives_sign=gives_sign)
-
-
-def _counted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return an operation that closing its store waits for."""
-
-    @functools.wraps(method)
-    async def call(self: StorePart, *args: Any, **kwargs: Any) -> Any:
-        under_way = self._calls.begin()
-        try:
-            return await method(self, *args, **kwargs)
-        finally:
-            self._calls.end(under_way)
-
-    return call

@@ -30,13 +30,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock and the event loop's timers."""
 
-    def now(self) -> float:
-        """Return the time, in seconds since the epoch."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment, whatever the machine's time is set to."""
-        return time.monotonic()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
     async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
         """Wait until the future is done, at most so many seconds (None: without limit)."""

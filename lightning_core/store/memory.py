@@ -211,6 +211,7 @@ class MemoryBackend(StoreBackend):
         self._max_spans = max_spans
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
+        self._nothing = _Run()
         self._listeners = Listeners()
 
     @property
@@ -420,7 +421,7 @@ class MemoryBackend(StoreBackend):
     async def delete_run(self, run_id: str) -> None:
         """Delete everything that belongs to a run."""
         with self._lock:
-            deleted = list(self._runs.pop(run_id, _Run()).records)
+            deleted = list(self._runs.pop(run_id, self._nothing).records)
         self._announce_deleted(run_id, deleted)
 
     async def count(self, run_id: str) -> dict[str, int]:
@@ -450,9 +451,8 @@ class MemoryBackend(StoreBackend):
             self._runs.clear()
 
     def _run(self, run_id: str) -> _Run:
-        """Return the run to read from: an empty one, which is not kept, where nothing was written."""
-        run = self._runs.get(run_id)
-        return _Run() if run is None else run
+        """Return the run to read from: one that stays empty where nothing was written."""
+        return self._runs.get(run_id, self._nothing)
 
     def _run_to_write(self, run_id: str) -> _Run:
         """Return the run, a new one where nothing was written before."""

@@ -1,11 +1,13 @@
 """Waiting for work and for results: notified by changes, whichever thread or event loop they come from."""
 
 import asyncio
+import functools
 import logging
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from lightning_core.errors import StoreClosed
 from lightning_core.lifecycle import ENDED, QUEUED
@@ -206,6 +208,21 @@ class Calls:
                     await ticket.future
             finally:
                 self._closing.remove(ticket)
+
+
+def counted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return an operation of a store that closing the store waits for: its `_calls` count it."""
+
+    @functools.wraps(method)
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls: Calls = self._calls
+        under_way = calls.begin()
+        try:
+            return await method(self, *args, **kwargs)
+        finally:
+            calls.end(under_way)
+
+    return call
 
 
 class Waits:
