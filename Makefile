@@ -11,7 +11,7 @@ MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,agentos export http proxy ray sqlite tokens verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,agentos agents evals export http proxy ray sqlite tokens verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
@@ -106,7 +106,7 @@ frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, G
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt --upgrade pip
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt \
 		--build-constraint constraints.txt --group frameworks --editable '.[instrument]' \
-		--editable plugins/lightning-http --editable plugins/lightning-proxy
+		--editable plugins/lightning-http --editable plugins/lightning-proxy --editable plugins/lightning-agents
 	$(FRAMEWORKS_VENV)/bin/pytest -q -p no:cacheprovider examples/agents
 
 pythons: $(MADE_FOR) ## run the fast tests on the other Pythons that are here, each in an environment of its own

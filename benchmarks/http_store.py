@@ -20,7 +20,7 @@ from typing import Any
 
 from lightning_http import LightningStoreClient
 
-from lightning_core.concurrency import Guard
+from lightning_core.programs import Guard
 from lightning_core.types import EnqueueRolloutRequest, Span
 
 RUNNERS = (1, 8, 32)

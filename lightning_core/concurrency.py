@@ -1,11 +1,10 @@
-"""Threads, event loops of their own, batches, and the guard of programs."""
+"""Threads, event loops of their own, and batches."""
 
 import asyncio
 import contextvars
 import functools
 import logging
 import os
-import subprocess
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -369,50 +368,3 @@ class Batcher(Generic[Request, Response]):
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
-
-
-_SCRIPT = 'trap "" HUP INT QUIT TERM; read -r group || exit 0; read -r released || kill -s KILL -- "-$group"'
-"""Reads the group, then waits for a second line. Where the pipe ends without one, no process is left to write it."""
-
-
-class Guard:
-    """A small shell that outlives this process for a moment.
-
-    The system closes the pipe between the two when this process ends, even by SIGKILL, and the shell then kills the
-    group. It cannot help where it is killed itself, or where a forked copy of this process holds the pipe open.
-
-    Raises:
-        OSError: When no process can be started.
-    """
-
-    def __init__(self) -> None:
-        self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            env={},
-            start_new_session=True,  # Ctrl-C is for this process, which then takes care of its programs
-        )
-
-    def protect(self, group: int) -> None:
-        """Kill this group from now on, when this process ends.
-
-        Raises:
-            OSError: When the shell is gone.
-        """
-        assert self._shell.stdin is not None
-        self._shell.stdin.write(b"%d\n" % group)
-
-    def release(self) -> None:
-        """End without killing anything.
-
-        To be called before the group's leader is reaped: then its id may be another's.
-        """
-        assert self._shell.stdin is not None
-        with suppress(BrokenPipeError):  # the shell was killed
-            self._shell.stdin.write(b"\n")
-        self._shell.stdin.close()
-        self._shell.wait()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from agent_client import AgentClient
-from lightning_proxy.agents import HttpAgent
+from lightning_agents import HttpAgent
 from lightning_proxy.testing import FakeEngine
 from train_service import service
 from whole_run import run

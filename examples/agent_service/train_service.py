@@ -21,7 +21,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 from agent_client import MAX_TURNS, AgentClient
 from agent_service import MODEL, read_number
-from lightning_proxy.agents import HttpAgent
+from lightning_agents import HttpAgent
 
 from lightning_core import Trainer
 from lightning_core.config.datasets import Hub, load_dataset

@@ -63,6 +63,10 @@ class LitAgent(AttachedToTrainer, Generic[T]):
     A subclass need not call `super().__init__()`.
     """
 
+    runs_elsewhere: ClassVar[bool] = False
+    """Whether it only starts or asks what does the task, such as a program or a service: then nothing of what that does
+    can be seen or stopped in this process, but that it ends."""
+
     _not_attached = AgentNotAttached
     _runner: "weakref.ReferenceType[Any] | None" = None
 

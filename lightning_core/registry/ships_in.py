@@ -5,8 +5,8 @@ from typing import Final
 
 SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "agents": {
-        "command": "lightning-proxy",
-        "url": "lightning-proxy",
+        "command": "lightning-agents",
+        "url": "lightning-agents",
     },
     "algorithms": {
         "apo": "lightning-apo",
@@ -48,7 +48,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "graders": {
         "agentos": "lightning-agentos",
-        "judge": "lightning-proxy",
+        "judge": "lightning-evals",
     },
     "loggers": {
         "tensorboard": "lightning-loggers",

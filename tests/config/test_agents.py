@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lightning_proxy.agents import CommandAgent, HttpAgent
+from lightning_agents import CommandAgent, HttpAgent
 
 from lightning_core.config import load_job
 from lightning_core.config.job import resolved_config

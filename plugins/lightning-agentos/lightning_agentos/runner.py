@@ -57,10 +57,9 @@ class AgentOSRunner(LitAgentRunner[Any]):
             )
 
     def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
-        kind = type(agent)
-        if kind.__module__.startswith("lightning_proxy.agents"):
+        if agent.runs_elsewhere:
             raise ConfigError(
-                f"runner 'agentos' governs the tools of its own process, and {kind.__name__} runs in another one; "
+                f"runner 'agentos' governs the tools of its own process, and {type(agent).__name__} runs elsewhere; "
                 "run it with another runner, or name a Python agent whose tools are marked with @governed"
             )
         governed_agent = _GovernedAgent(agent, self.kernel, self.fail_on_violation, self.emit_violations)

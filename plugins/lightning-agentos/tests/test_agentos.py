@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from lightning_agentos import AgentOSRunner, PolicyReward, PolicyViolationError, governed
+from lightning_agents import CommandAgent, HttpAgent
 
-from lightning_core import InMemoryLightningStore, OtelTracer, Trainer, rollout
+from lightning_core import InMemoryLightningStore, LitAgent, OtelTracer, Trainer, rollout
 from lightning_core.errors import ConfigError, NoRewards
+from lightning_core.tracer import DummyTracer
 from lightning_core.types import Span
 
 POLICY = str(Path(__file__).parent / "sql_policy.yaml")
@@ -216,7 +218,22 @@ def test_an_agent_that_nothing_governs_does_not_succeed(tmp_path: Path) -> None:
         return " ".join((done.stdout + done.stderr).split())
 
     assert "mark them with @governed" in train("agents:agent")
-    assert "CommandAgent runs in another one" in train("{command: ['true']}")
+
+
+class RemoteAgent(LitAgent[str]):
+    """A third party's."""
+
+    runs_elsewhere = True
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [CommandAgent(["true"]), HttpAgent("http://127.0.0.1:1/"), RemoteAgent()],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_agent_that_runs_elsewhere_is_refused(agent: LitAgent[Any]) -> None:
+    with pytest.raises(ConfigError, match=f"tools of its own process, and {type(agent).__name__} runs elsewhere"):
+        AgentOSRunner(POLICY, tracer=DummyTracer()).init(agent)
 
 
 async def test_a_violation_can_fail_the_attempt_and_need_not_be_recorded() -> None:

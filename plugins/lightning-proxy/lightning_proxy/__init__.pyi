@@ -3,9 +3,6 @@ from .backend import (
     BackendAnswer as BackendAnswer,
     BackendRequest as BackendRequest,
 )
-from .judge import (
-    Judge as Judge,
-)
 from .limiter import (
     Drained as Drained,
 )
@@ -24,7 +21,6 @@ __all__ = [
     "BackendAnswer",
     "BackendRequest",
     "Drained",
-    "Judge",
     "LLMProxy",
     "ModelConfig",
     "RemoteProxy",

@@ -3,30 +3,31 @@
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from lightning_proxy.judge import Judge, UnreadableJudgement, read_judgement
+from lightning_evals.judge import Judge, UnreadableJudgement, read_judgement
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import model
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.adapter import genai, read_model_calls
 from lightning_core.errors import InvalidComponent, NoRewards
-from lightning_core.registry import default_registry
 from lightning_core.runs import FitResult
 from lightning_core.types import Rollout, Span
 
 PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.01}
 
 
-@pytest.fixture(autouse=True)
-def installed_judge() -> Iterator[None]:
-    """The judge, also where the proxy was installed before it was registered."""
-    with default_registry().register("graders", "judge", Judge):
-        yield
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+def model(engine: FakeEngine, name: str) -> dict[str, Any]:
+    return {"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": engine.url, **PRICES}}
 
 
 def said(score: Any, reason: Any = "because") -> str:
@@ -39,7 +40,7 @@ async def echo(task: Any) -> Any:
 
 
 def trainer_of(engine: FakeEngine, reward: Any, **options: Any) -> Trainer:
-    proxy = {"model_list": [model(engine, "small", **PRICES), model(engine, "large", **PRICES)], "num_retries": 0}
+    proxy = {"model_list": [model(engine, "small"), model(engine, "large")], "num_retries": 0}
     return Trainer(algorithm="baseline", n_runners=1, reward=reward, llm_proxy=proxy, **options)
 
 

@@ -14,13 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning_http.post import as_json
+
+from lightning_agents.briefing import NO_KEY, WANTED, Briefing, check_reward, reward_of_text
 from lightning_core.agent.base import LitAgent
 from lightning_core.emitter import emit_exception, get_active_sink
 from lightning_core.errors import Fault, InvalidAgent, InvalidResult, InvalidTask, ProgramFailed
+from lightning_core.programs import Program
 from lightning_core.secrets import hide_in_text
+from lightning_core.texts import cut
 from lightning_core.types import NamedResources, Rollout
-from lightning_proxy.agents.briefing import NO_KEY, WANTED, Briefing, as_json, check_reward, reward_of_text
-from lightning_proxy.agents.program import Program
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """The variables of this process that every program gets, where they are set: what many do not start without."""
@@ -145,8 +148,7 @@ class CommandAgent(LitAgent[Any]):
 
     The program gets the task as JSON on its standard input and in the file `AGL_TASK_FILE`, the model in
     `OPENAI_BASE_URL` and `OPENAI_API_KEY` (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`), and more in further variables;
-    see the guide. Of the environment of this process it gets what `variables.KEPT` names, and what `pass_variables`
-    does.
+    see the guide. Of the environment of this process it gets what `KEPT` names, and what `pass_variables` does.
 
     An exit status other than 0 fails the attempt, with the end of stderr; 75 is a fault. At its timeout, or when the
     attempt is stopped, the program and all that it has started are ended; see `Program` for what is promised.
@@ -163,6 +165,8 @@ class CommandAgent(LitAgent[Any]):
     Raises:
         InvalidAgent: When there is no such program, or an option has a value that it does not take.
     """
+
+    runs_elsewhere = True
 
     def __init__(
         self,
@@ -198,8 +202,7 @@ class CommandAgent(LitAgent[Any]):
     @property
     def name(self) -> str:
         """What it is called in messages."""
-        text = shlex.join(self.command)
-        return text if len(text) <= 80 else text[:77] + "..."
+        return cut(shlex.join(self.command), 80)
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         """Run the program, and return its reward, or for a grader what it printed.

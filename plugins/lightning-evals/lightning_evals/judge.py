@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_http.post import post
 from pydantic import PositiveInt
 
 from lightning_core.agent import Grader
 from lightning_core.errors import Fault, InvalidResult, MissingResource, ProxyError, ServiceFailed
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
-from lightning_proxy.agents.http import post
 
 MAX_POINTS = 100
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import aiohttp
 import pytest
 from aiohttp import web
+from lightning_agents import HttpAgent
 from lightning_proxy import LLMProxy
-from lightning_proxy.agents import HttpAgent
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 from programs import run, run_until_timeout

@@ -1,7 +1,6 @@
 """Nothing of a program is left: not when it ends, not at a timeout, not when whoever started it is killed."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -11,12 +10,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from lightning_proxy.agents.program import Program
 from programs import alive, python, run, run_until_timeout, shell
 
-from lightning_core.concurrency import Guard
 from lightning_core.emitter import find_final_reward
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
@@ -85,22 +81,6 @@ async def test_timeout_leaves_what_the_program_had_said_in_a_span(tmp_path: Path
     assert said.endswith("was stopped before its end; its stderr ends with: thinking")
 
 
-async def test_program_may_end_by_itself_when_it_is_stopped(tmp_path: Path) -> None:
-    farewell, ready = tmp_path / "farewell", tmp_path / "ready"
-    (tmp_path / "stdin").write_bytes(b"")
-    async with Program(
-        ["sh", "-c", f"trap 'echo bye >{farewell}; exit 0' TERM; : >{ready}; while :; do sleep 0.05; done"],
-        environment={"PATH": os.environ["PATH"]},
-        folder=str(tmp_path),
-        stdin=tmp_path / "stdin",
-        max_output_bytes=100,
-        grace_seconds=SOON_SECONDS,
-    ):
-        assert await begun(ready.exists)
-
-    assert farewell.read_text() == "bye\n"
-
-
 async def test_cancelled_rollout_ends_its_program(marker: str, tmp_path: Path) -> None:
     ready, store = tmp_path / "ready", InMemoryLightningStore()
     queued = await store.enqueue_rollout(None)
@@ -156,8 +136,8 @@ async def test_daemon_that_holds_the_output_does_not_hold_the_rollout(marker: st
 KILLED_RUNNER = """
 import sys
 from lightning_core import Trainer
-from lightning_core.concurrency import Guard
-from lightning_proxy.agents import CommandAgent
+from lightning_core.programs import Guard
+from lightning_agents import CommandAgent
 
 protect = Guard.protect
 
@@ -193,58 +173,3 @@ def test_killed_runner_leaves_no_program_behind(marker: str, tmp_path: Path, num
         runner.communicate()
 
     assert until(lambda: not alive(marker))
-
-
-def test_guard_that_is_released_kills_nobody() -> None:
-    sleeper = subprocess.Popen(["sleep", "300"], start_new_session=True)
-    try:
-        guard = Guard()
-        guard.protect(sleeper.pid)
-        guard.release()
-
-        assert sleeper.poll() is None
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-
-
-async def test_guard_that_was_killed_does_not_matter_to_the_program(tmp_path: Path) -> None:
-    (tmp_path / "stdin").write_bytes(b"")
-    before = {each.pid for each in psutil.Process().children()}
-    async with Program(
-        ["sh", "-c", "sleep 0.3; echo 1"],
-        environment={"PATH": os.environ["PATH"]},
-        folder=str(tmp_path),
-        stdin=tmp_path / "stdin",
-        max_output_bytes=100,
-    ) as program:
-        started = [each for each in psutil.Process().children() if each.pid not in before]
-        guard = min(started, key=lambda each: (each.create_time(), each.pid))  # it starts first
-        guard.kill()
-        assert await program.wait() == 0
-
-    assert program.stdout.text() == "1\n"
-
-
-@pytest.mark.usefixtures("nothing_left_running")
-async def test_many_programs_at_a_time_leave_no_process_thread_or_descriptor(tmp_path: Path) -> None:
-    (tmp_path / "stdin").write_bytes(b"7")
-    this = psutil.Process()
-
-    async def one() -> str:
-        async with Program(
-            ["cat"],
-            environment={"PATH": os.environ["PATH"]},
-            folder=str(tmp_path),
-            stdin=tmp_path / "stdin",
-            max_output_bytes=100,
-        ) as program:
-            await program.wait()
-        return program.stdout.text()
-
-    assert await one() == "7"
-    descriptors, children = this.num_fds(), {each.pid for each in this.children()}
-    assert await asyncio.gather(*(one() for _ in range(40))) == ["7"] * 40
-
-    assert {each.pid for each in this.children()} <= children
-    assert this.num_fds() <= descriptors

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning_proxy.agents import CommandAgent
+from lightning_agents import CommandAgent
 from programs import executable, python, run, shell
 
 from lightning_core import Trainer

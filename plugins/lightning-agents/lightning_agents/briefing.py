@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic_core import PydanticSerializationError, to_json
-
-from lightning_core.agent.functions import main_or_first, resolved
-from lightning_core.errors import AgentError, InvalidAgent, InvalidResult, InvalidTask
-from lightning_core.registry import did_you_mean
-from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
+from lightning_http.post import as_json
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER
 from lightning_proxy.routes import report_url
+
+from lightning_core.agent.functions import main_or_first, resolved
+from lightning_core.errors import AgentError, InvalidAgent, InvalidResult
+from lightning_core.registry import did_you_mean
+from lightning_core.texts import shortened
+from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
 
 NO_KEY = "none"
 """Stands for the key where none is needed: clients of models do not start without one."""
@@ -87,20 +88,6 @@ class Briefing:
         return self.prompt_template.format(**{name: fields[name] for name in names})
 
 
-def as_json(task: Any) -> bytes:
-    """Return a task, or a part of one, as JSON.
-
-    Raises:
-        InvalidTask: When it is none.
-    """
-    try:
-        return to_json(task)
-    except (PydanticSerializationError, ValueError) as exc:
-        raise InvalidTask(
-            f"the task cannot be written as JSON: {exc}; give it as texts, numbers, lists and mappings"
-        ) from exc
-
-
 Reward = float | dict[str, float]
 
 WANTED = 'a number or a JSON object of numbers, such as 0.5 or {"right": 1, "short": 0.5}'
@@ -129,7 +116,7 @@ def reward_of_text(text: str, where: str) -> Reward:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidResult(f"{where} is not a reward: {_shortened(text.strip())}; it is {WANTED}") from exc
+        raise InvalidResult(f"{where} is not a reward: {shortened(text, 120)}; it is {WANTED}") from exc
     return reward_of_value(value, where)
 
 
@@ -145,7 +132,7 @@ def reward_of_value(value: Any, where: str) -> Reward:
         return float(value)
     if isinstance(value, Mapping) and value and all(map(_is_number, value.values())):
         return {str(name): float(number) for name, number in value.items()}
-    raise InvalidResult(f"{where} is not a reward: {_shortened(json.dumps(value, default=str))}; it is {WANTED}")
+    raise InvalidResult(f"{where} is not a reward: {shortened(json.dumps(value, default=str), 120)}; it is {WANTED}")
 
 
 def _is_number(value: Any) -> bool:
@@ -153,7 +140,3 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, int | float) and math.isfinite(value)
     except OverflowError:  # an integer that is larger than any float
         return False
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,7 +1,6 @@
 """An agent that is a service."""
 
 import inspect
-import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -11,15 +10,15 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+from lightning_http.post import OUT_OF_REACH, check_answer, out_of_reach, post
 
+from lightning_agents.briefing import Briefing, check_reward, reward_of_value
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, main_or_first
 from lightning_core.errors import Fault, InvalidAgent, InvalidTask, ServiceFailed
 from lightning_core.registry import load_object
-from lightning_core.secrets import hide_in_text
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import LLM, NamedResources, ProxyLLM, Rollout
-from lightning_proxy.agents.briefing import Briefing, as_json, check_reward, reward_of_value
 
 KEY_OPTION = "api_key"
 
@@ -122,11 +121,6 @@ def write_notify_file(path: Path, llm: LLM) -> None:
         raise Fault(f"the notify file {path} cannot be written: {exc}") from exc
 
 
-_CONNECT_SECONDS = 10.0
-_MAX_ANSWER_BYTES = 16 * 1024 * 1024
-_SHOWN_CHARACTERS = 1_000
-
-
 def request_of(briefing: Briefing, attribution_header: str | None) -> dict[str, Any]:
     """Return the body of a request. What there is not has no field.
 
@@ -161,75 +155,6 @@ def request_of(briefing: Briefing, attribution_header: str | None) -> dict[str, 
     return body
 
 
-async def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
-    """Send a request, and return the answer's JSON; its text where it is none, and None where it is empty.
-
-    Raises:
-        Fault: When the service cannot be reached, or goes away before it has answered, or says that it is at fault.
-        ServiceFailed: When it answers with an error, or with too much.
-    """
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-    sent = {**headers, "content-type": "application/json"}
-    try:
-        # A connection of its own: one that was kept could be closed by the service just when a request begins.
-        async with (
-            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.post(url, data=as_json(body), headers=sent, allow_redirects=False) as response,
-        ):
-            status, answer = response.status, await _read(url, response)
-    except OUT_OF_REACH as exc:
-        raise out_of_reach(url, exc) from exc
-    except aiohttp.ClientError as exc:
-        raise ServiceFailed(f"the service {url} answered with no HTTP: {exc or type(exc).__name__}") from exc
-    return _judged(url, status, answer)
-
-
-OUT_OF_REACH = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
-"""What aiohttp raises when a service cannot be reached, or goes away before its answer has come."""
-
-
-def out_of_reach(url: str, error: BaseException) -> Fault:
-    """Say that a service cannot be reached."""
-    return Fault(f"the service {url} is out of reach: {error or type(error).__name__}")
-
-
-async def _read(url: str, response: aiohttp.ClientResponse) -> bytes:
-    answer = bytearray()
-    async for piece in response.content.iter_any():
-        answer += piece
-        if len(answer) > _MAX_ANSWER_BYTES:
-            raise ServiceFailed(
-                f"the service {url} answered with more than {_MAX_ANSWER_BYTES} bytes", status=response.status
-            )
-    return bytes(answer)
-
-
-def _judged(url: str, status: int, answer: bytes) -> Any:
-    text = answer.decode("utf-8", "replace")
-    try:
-        value = json.loads(text) if text.strip() else None
-    except (ValueError, RecursionError):
-        value = text
-    _check_said(url, value, text, status)
-    return value
-
-
-def _check_said(url: str, value: Any, text: str, status: int | None = None) -> None:
-    said = value if isinstance(value, Mapping) else {}
-    if isinstance(said.get("fault"), str):
-        raise Fault(f"the service {url} says that what it needs is out of reach: {_shortened(said['fault'])}")
-    if status is not None and not 200 <= status < 300:
-        hint = "; give the URL that it leads to" if 300 <= status < 400 else ""
-        raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shortened(text)}", status=status)
-    if said.get("error") is not None:
-        raise ServiceFailed(f"the service {url} answered with an error: {_shortened(text)}", status=status)
-
-
-def _shortened(text: str) -> str:
-    text = hide_in_text(text.strip())
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
-
-
 _REWARDS = ("answer", "report", "grader")
 
 
@@ -262,6 +187,8 @@ class HttpAgent(LitAgent[Any]):
         InvalidAgent: When an option has a value that it does not take.
         RegistryError: When the client cannot be loaded.
     """
+
+    runs_elsewhere = True
 
     def __init__(
         self,
@@ -343,7 +270,7 @@ class HttpAgent(LitAgent[Any]):
             raise ServiceFailed(
                 f"the service {self.url} answered {exc.status}: {exc.message}", status=exc.status
             ) from exc
-        _check_said(self.url, answer, str(answer))
+        check_answer(self.url, answer, str(answer))
         return answer
 
     async def _require_told(self, model: LLM | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import psutil
-from lightning_proxy.agents import CommandAgent
+from lightning_agents import CommandAgent
 
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore

@@ -1,4 +1,4 @@
-"""A program in a process group of its own, of which nothing is left when it has ended."""
+"""Programs in process groups of their own, of which no process is left when they end, or when this process does."""
 
 import asyncio
 import os
@@ -12,11 +12,62 @@ from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
 
-from lightning_core.concurrency import Guard
+GRACE_SECONDS = 0.5
+"""How long a program that is stopped may take to end before it is killed. A runner waits a second for its agent."""
+
+_KILLED_SECONDS = 0.3
+_EOF_SECONDS = 1.0
+"""How long to wait for the end of the output of a program that has ended: a daemon of it may hold the pipe for good."""
+
+_SCRIPT = 'trap "" HUP INT QUIT TERM; read -r group || exit 0; read -r released || kill -s KILL -- "-$group"'
+"""Reads the group, then waits for a second line. Where the pipe ends without one, no process is left to write it."""
+
+
+class Guard:
+    """A small shell that outlives this process for a moment.
+
+    The system closes the pipe between the two when this process ends, even by SIGKILL, and the shell then kills the
+    group. It cannot help where it is killed itself, or where a forked copy of this process holds the pipe open.
+
+    Raises:
+        OSError: When no process can be started.
+    """
+
+    def __init__(self) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            env={},
+            start_new_session=True,  # Ctrl-C is for this process, which then takes care of its programs
+        )
+
+    def protect(self, group: int) -> None:
+        """Kill this group from now on, when this process ends.
+
+        Raises:
+            OSError: When the shell is gone.
+        """
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(b"%d\n" % group)
+
+    def release(self) -> None:
+        """End without killing anything.
+
+        To be called before the group's leader is reaped: then its id may be another's.
+        """
+        assert self._shell.stdin is not None
+        with suppress(BrokenPipeError):  # the shell was killed
+            self._shell.stdin.write(b"\n")
+        self._shell.stdin.close()
+        self._shell.wait()
 
 
 class Tail(asyncio.Protocol):
-    """Reads a pipe to its end, and keeps the last bytes: a program never waits for somebody to read it.
+    """Reads a pipe to its end, and keeps the last bytes, so that a program never waits for a reader.
 
     Args:
         max_bytes: How many are kept.
@@ -42,14 +93,6 @@ class Tail(asyncio.Protocol):
     def text(self) -> str:
         """Return what is kept; what is not UTF-8 is replaced."""
         return self._kept[-self._max_bytes :].decode("utf-8", "replace")
-
-
-GRACE_SECONDS = 0.5
-"""How long a program that is stopped may take to end before it is killed. A runner waits a second for its agent."""
-
-_KILLED_SECONDS = 0.3
-_EOF_SECONDS = 1.0
-"""How long to wait for the end of the output of a program that has ended: a daemon of it may hold the pipe for good."""
 
 
 class Program:
@@ -159,7 +202,7 @@ class Program:
         finally:
             self._signal(signal.SIGKILL)
             for each in descendants:
-                with suppress(psutil.Error):  # it has ended by now, or belongs to somebody else
+                with suppress(psutil.Error):  # it has ended by now, or belongs to another user
                     each.kill()
         await asyncio.wait((self._ended,), timeout=self._killed_seconds)
         await asyncio.to_thread(psutil.wait_procs, descendants, self._killed_seconds)

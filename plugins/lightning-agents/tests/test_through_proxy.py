@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning_proxy.agents import CommandAgent
+from lightning_agents import CommandAgent
 from lightning_proxy.testing import FakeEngine, tokens_of
 
 from lightning_core import Trainer

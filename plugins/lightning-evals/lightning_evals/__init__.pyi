@@ -1,0 +1,7 @@
+from .judge import (
+    Judge as Judge,
+)
+
+__all__ = [
+    "Judge",
+]
