@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Mapping
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from pydantic import BaseModel, ConfigDict
+
 from lightning_core.agent.base import AttachedToTrainer
 from lightning_core.budget import Budget
 from lightning_core.errors import AlgorithmNotAttached
@@ -15,6 +17,23 @@ from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
 if TYPE_CHECKING:
     from lightning_core.adapter.base import TraceAdapter
+
+
+class Conclusion(BaseModel):
+    """What an algorithm has come to, beside its metrics: shown at the end of its run, and kept with it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """What it is, in a word."""
+    summary: str
+    """It, in a line."""
+    text: str
+    """It, for people."""
+    record: dict[str, Any] | None = None
+    """It, as an event for programs, which is called by the name; None where the metrics say it all."""
+    exit_status: int = 0
+    """That of the command that has run it."""
 
 
 class Reporter(Protocol):
@@ -74,6 +93,10 @@ class Algorithm(AttachedToTrainer, ABC):
         Raises:
             Exception: Whatever makes it impossible to go on; it ends the run, and `Trainer.fit` raises it.
         """
+
+    def conclude(self) -> Conclusion | None:
+        """Return what it has come to, when `run` has ended; None where the metrics and the best resources are all."""
+        return None
 
     def check_access(self) -> None:
         """Check, before a run and without a call, that what `run` needs besides its inputs is there, such as a key.

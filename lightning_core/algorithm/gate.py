@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
+from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import number_text, paired_difference
 from lightning_core.algorithm.evaluation import (
@@ -29,6 +30,8 @@ from lightning_core.types import Dataset, RolloutMode, samples_of
 
 Outcome = Literal["passed", "worse", "undecided"]
 """`passed`: the reward drops by less than the margin. `worse`: it drops by more. Both at the stated confidence."""
+
+_EXIT_STATUS: Final[dict[Outcome, int]] = {"passed": 0, "worse": 1, "undecided": 4}
 
 RESULT_FILE: Final = "gate.json"
 """Where the outcome is kept in the folder of its run."""
@@ -282,6 +285,22 @@ class Gate(Evaluate):
                 self.result.write(Path(file))
         if self.markdown is not None:
             write_file(Path(self.markdown), self.result.markdown(), called=self.result.called)
+
+    def conclude(self) -> Conclusion | None:
+        """Return the outcome; the exit status is 0 when it passed, 1 when the agent got worse, 4 when neither is clear.
+
+        None before the end.
+        """
+        found = self.result
+        if found is None:
+            return None
+        return Conclusion(
+            name="gate",
+            summary=f"{found.outcome}: {found.sentence}",
+            text=found.markdown(),
+            record=found.model_dump(mode="json"),
+            exit_status=_EXIT_STATUS[found.outcome],
+        )
 
     def _look(
         self, pairs: Sequence[tuple[SampleTrials, SampleTrials]], known: tuple[float, float]

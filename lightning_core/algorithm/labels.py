@@ -6,11 +6,15 @@ from typing import Any
 
 from lightning_core.agent.labelled import LABEL, RESULT, TASK
 from lightning_core.algorithm.agreement import Agreement, agreement
-from lightning_core.algorithm.base import FastAlgorithm
+from lightning_core.algorithm.base import Conclusion, FastAlgorithm
 from lightning_core.algorithm.batch import continued, require_rewards, run_batch
 from lightning_core.errors import InvalidInput
 from lightning_core.store.requests import digest_of
+from lightning_core.texts import shortened
 from lightning_core.types import Dataset, samples_of
+
+_MAX_SHOWN = 10
+"""How many disagreements are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,19 @@ class LabelAgreement(FastAlgorithm):
             "kappa_high": found.kappa_high,
         }
         self.report({name: value for name, value in metrics.items() if value is not None})
+
+    def conclude(self) -> Conclusion | None:
+        """Return how well the grader agrees, and where it does not; None before the end."""
+        if self.agreement is None:
+            return None
+        lines = [f"agreement with the labels: {self.agreement}"]
+        lines += [
+            f"  {each.rollout_id}: label {each.label:g}, judged {each.reward:g}: {shortened(each.task, 80)}"
+            for each in self.disagreements[:_MAX_SHOWN]
+        ]
+        if len(self.disagreements) > _MAX_SHOWN:
+            lines.append(f"  and {len(self.disagreements) - _MAX_SHOWN} more")
+        return Conclusion(name="agreement", summary=str(self.agreement), text="\n".join(lines))
 
 
 def _label(number: int, sample: Any) -> float:

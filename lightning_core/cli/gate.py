@@ -1,18 +1,13 @@
 """`agl gate`: whether an agent got worse, for a check of a pull request."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import click
 
 from lightning_core.cli.evaluate import evaluation_of, evaluation_options
 from lightning_core.cli.options import RunOptions, run_options, runs_root
 
-if TYPE_CHECKING:
-    from lightning_core.algorithm.gate import GateResult
-
-UNDECIDED = 4
 """The exit status where the samples do not tell."""
 
 
@@ -92,17 +87,4 @@ def gate(
     }
     changes = evaluation_of(config, algorithm, dataset, resources, options)
     options["output"] = None  # the outcome goes there, not the result of the run
-    job = run_changed(context, config, changes, **options)
-    assert isinstance(job.trainer.algorithm, Gate)
-    assert job.trainer.algorithm.result is not None
-    end_gate(context, job.trainer.algorithm.result, as_json=options["as_json"])
-
-
-def end_gate(context: click.Context, found: "GateResult", *, as_json: bool) -> None:
-    """Show what a gate has found, and end the command with the exit status of that."""
-    if as_json:
-        click.echo(json.dumps({"event": "gate", **found.model_dump(mode="json")}, ensure_ascii=False))
-    else:
-        click.echo(f"\n{found.markdown()}")
-    if found.outcome != "passed":
-        context.exit(1 if found.outcome == "worse" else UNDECIDED)
+    run_changed(context, config, changes, **options)

@@ -1,5 +1,6 @@
 """A config file's job: what it is made of, its run, and what is said of it."""
 
+import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import click
 import yaml
 
+from lightning_core.algorithm import Conclusion
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import show_warnings
 from lightning_core.cli.display import announce, reporting, write_result
@@ -170,7 +172,21 @@ def run_job(
         context.exit(BUDGET)
     if result.status == "failed":
         context.exit(1)
+    if job.trainer.recording is not None:
+        show_conclusion(context, job.trainer.recording.conclusion, as_json=as_json)
     return job
+
+
+def show_conclusion(context: click.Context, conclusion: Conclusion | None, *, as_json: bool) -> None:
+    """Show what an algorithm has come to; the command ends here where that has an exit status other than 0."""
+    if conclusion is None:
+        return
+    if not as_json:
+        click.echo(f"\n{conclusion.text}")
+    elif conclusion.record is not None:
+        click.echo(json.dumps({"event": conclusion.name, **conclusion.record}, ensure_ascii=False))
+    if conclusion.exit_status:
+        context.exit(conclusion.exit_status)
 
 
 def run_changed(

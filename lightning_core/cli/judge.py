@@ -1,17 +1,11 @@
 """`agl judge-check`: how well the grader of a config agrees with people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import click
 
 from lightning_core.cli.options import RunOptions, run_options
-
-if TYPE_CHECKING:
-    from lightning_core.algorithm.labels import LabelAgreement
-
-MAX_SHOWN = 10
-"""How many disagreements are shown."""
 
 
 @click.command()
@@ -40,13 +34,9 @@ def judge_check(
       agl judge-check config.yaml labels.jsonl --set reward.model=large
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.algorithm.labels import LabelAgreement
     from lightning_core.cli.job import run_changed
 
-    job = run_changed(context, config, _comparison(config, labels, options["overrides"]), **options)
-    algorithm = job.trainer.algorithm
-    if not options["as_json"] and isinstance(algorithm, LabelAgreement):
-        show_agreement(algorithm)
+    run_changed(context, config, _comparison(config, labels, options["overrides"]), **options)
 
 
 def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -71,18 +61,3 @@ def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[
         "val_dataset": None,
         "test_dataset": None,
     }
-
-
-def show_agreement(found: "LabelAgreement") -> None:
-    """Print how well a grader agrees with the labels, and where it does not."""
-    from lightning_core.cli.console import plain_console
-    from lightning_core.texts import shortened
-
-    console = plain_console()
-    console.print()
-    console.print(f"agreement with the labels: {found.agreement}")
-    for each in found.disagreements[:MAX_SHOWN]:
-        task = shortened(each.task, 80)
-        console.print(f"  {each.rollout_id}: label {each.label:g}, judged {each.reward:g}: {task}")
-    if len(found.disagreements) > MAX_SHOWN:
-        console.print(f"  and {len(found.disagreements) - MAX_SHOWN} more")

@@ -40,11 +40,7 @@ def resume(
       agl resume 3f2a --force
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.algorithm.gate import RESULT_FILE, Gate, GateResult
-    from lightning_core.algorithm.labels import LabelAgreement
-    from lightning_core.cli.gate import end_gate
-    from lightning_core.cli.job import all_overrides, check_output, run_job
-    from lightning_core.cli.judge import show_agreement
+    from lightning_core.cli.job import all_overrides, check_output, run_job, show_conclusion
     from lightning_core.config.files import check_overrides
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run, in_use
@@ -59,9 +55,7 @@ def resume(
         raise RunFolderError(in_use(folder.run_id, owner))
     if manifest.outcome == "succeeded":
         _show_result(folder, manifest, as_json=options["as_json"])
-        gate = folder.path / RESULT_FILE
-        if gate.is_file():
-            end_gate(context, GateResult.read(gate), as_json=options["as_json"])
+        show_conclusion(context, manifest.conclusion, as_json=options["as_json"])
         return
     config_file = manifest.origin.config_file
     if config_file is None:
@@ -78,7 +72,7 @@ def resume(
     def load(display: "Display") -> "Job":
         return _load(folder, manifest, Path(config_file), every, display, force=force)
 
-    job = run_job(
+    run_job(
         context,
         load,
         verbose=options["verbose"],
@@ -86,10 +80,6 @@ def resume(
         output=output,
         resume=with_runs_dir("agl resume", options["runs_dir"]),
     )
-    if isinstance(job.trainer.algorithm, Gate) and job.trainer.algorithm.result is not None:
-        end_gate(context, job.trainer.algorithm.result, as_json=options["as_json"])
-    if isinstance(job.trainer.algorithm, LabelAgreement) and not options["as_json"]:
-        show_agreement(job.trainer.algorithm)
 
 
 def _load(

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm.estimates import number_text
-from lightning_core.algorithm.gate import RESULT_FILE, GateResult
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.folder import RunFolder, Standing, runs_in
 from lightning_core.runs.manifest import Manifest, now
@@ -134,9 +133,8 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
     if result is not None and result.comparison is not None:
         rows.append(("reward", comparison_line(result.comparison).removeprefix("reward ")))
-    if (gate := folder.path / RESULT_FILE).is_file():
-        found = GateResult.read(gate)
-        rows.append(("gate", f"{found.outcome}: {found.sentence}"))
+    if manifest.conclusion is not None:
+        rows.append((manifest.conclusion.name, manifest.conclusion.summary))
     rows += [("metric", line) for line in metric_lines(run.metrics, None if result is None else result.comparison)]
     if result is not None:
         rows += [("usage", line) for line in usage_lines(result.usage)]

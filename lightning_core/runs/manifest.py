@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lightning_core.algorithm.base import Conclusion
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.held_out import Comparison
 from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
@@ -138,6 +139,8 @@ class Manifest(BaseModel):
     """The store's file in the folder of the run; None where the store is elsewhere."""
     origin: Origin
     result: Summary | None = None
+    conclusion: Conclusion | None = None
+    """What the algorithm has come to, where it says so."""
 
     @property
     def can_be_resumed(self) -> bool:

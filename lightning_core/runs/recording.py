@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.errors import AlgorithmError, RunFolderError, StoreError
 from lightning_core.plugins import Hooks
@@ -177,13 +178,14 @@ class Recording:
         folder = self.folder
         own = folder.store_file.name if folder.store_file.exists() else None
         name = DURABLE if own else "memory" if isinstance(store, InMemoryLightningStore) else type(store).__name__
-        start, resumed = now(), []
+        start, resumed, conclusion = now(), [], None
         if self._manifest is not None:
             self._changes = changes_since(self._manifest.origin, origin)
             if self._changes:
                 logger.warning("lightning.run_changed run_id=%s: %s", folder.run_id, "; ".join(self._changes))
             start = self._manifest.start
             resumed = [*self._manifest.resumed, Continuation(time=now(), changes=self._changes)]
+            conclusion = None if self._changes else self._manifest.conclusion
             self.best_resources = read_best(folder.best_file, initial)
         versions = dict(sorted({**origin.versions, **self._store_version}.items()))
         self._file = MetricsFile(folder.metrics_file)
@@ -197,6 +199,7 @@ class Recording:
             store=name,
             store_file=own,
             origin=origin.model_copy(update={"versions": versions}),
+            conclusion=conclusion,
         )
         self._manifest.write(folder.manifest_file)
 
@@ -254,6 +257,21 @@ class Recording:
             write_best(self.folder.best_file, best)
         if metrics:
             self._file.append(metrics, step)
+
+    @property
+    def conclusion(self) -> Conclusion | None:
+        """What the algorithm has come to, also before this process; None where it says nothing, or has not ended."""
+        return None if self._manifest is None else self._manifest.conclusion
+
+    def conclude(self, conclusion: Conclusion | None) -> None:
+        """Write down what the algorithm has come to.
+
+        Raises:
+            RunFolderError: When it cannot be written.
+        """
+        if self._manifest is not None and conclusion is not None:
+            self._manifest = self._manifest.model_copy(update={"conclusion": conclusion})
+            self._manifest.write(self.folder.manifest_file)
 
     def end(self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None) -> None:
         """Write down that the run has ended, and its result.

@@ -351,6 +351,8 @@ class Run:
                 raise
         if call is not None:  # also of a plain function around a coroutine function
             await call
+        if self._recording is not None:
+            self._recording.conclude(self._algorithm.conclude())
 
 
 def _check_dataset(name: str, dataset: object) -> None:

@@ -358,13 +358,14 @@ async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path:
     await check_work(killed, whole, ended)
 
 
-def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kill", ["rollout_end:3", "run_end:1"], ids=["while it runs", "when it has an outcome"])
+def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) -> None:
     make_folder(tmp_path, BASELINE)
     assert run_agl(tmp_path, "eval", "config.yaml").returncode == 0
     (tmp_path / "runs").rename(tmp_path / "before")
     [evaluation] = (tmp_path / "before").glob("*/evaluation.json")
     files = ["--markdown", "gate.md", "-o", "gate.json"]
-    killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), *files, kill="rollout_end:3")
+    killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), *files, kill=kill)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for _ in range(2):  # the second time it has ended
         resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
