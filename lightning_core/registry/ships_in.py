@@ -10,9 +10,12 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "algorithms": {
         "apo": "lightning-apo",
+        "evaluate": "lightning-evals",
         "evaluate-model": "lightning-verl",
+        "gate": "lightning-evals",
         "gepa": "lightning-gepa",
         "grpo": "lightning-verl",
+        "label-agreement": "lightning-evals",
         "ppo": "lightning-verl",
         "rloo": "lightning-verl",
         "verl": "lightning-verl",
@@ -25,7 +28,10 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
         "agentops": "lightning-agentops",
         "compare": "lightning-viewer",
+        "eval": "lightning-evals",
+        "gate": "lightning-evals",
         "import": "lightning-export",
+        "judge-check": "lightning-evals",
         "legacy": "lightning-legacy",
         "prometheus": "lightning-http",
         "proxy": "lightning-proxy",

@@ -110,9 +110,7 @@ class Run:
         self._name = type(algorithm).__name__
         if self._recording is not None:
             origin = describe_origin() if trainer.origin is None else trainer.origin
-            named = str(origin.config.get("algorithm", {}).get("name", self._name))
-            # agl eval and its like name a class of the core by its path
-            self._name = named.rpartition(":")[2] if named.startswith("lightning_core.") else named
+            self._name = str(origin.config.get("algorithm", {}).get("name", self._name))
             self._recording.begin(
                 algorithm=self._name, store=self._store, origin=origin, initial=trainer.initial_resources
             )

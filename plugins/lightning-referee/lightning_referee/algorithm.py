@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from lightning_evals.evaluation import Trial, key_of, run_trials
 from pydantic import BaseModel, PositiveInt
 
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.estimates import CONFIDENCE
-from lightning_core.algorithm.evaluation import Trial, key_of, run_trials
 from lightning_core.errors import ConfigError, InvalidInput, InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lightning_evals.evaluation import Evaluate
 from lightning_proxy import LLMProxy
 from pydantic import PositiveInt
 
-from lightning_core.algorithm.evaluation import Evaluate
 from lightning_core.errors import InvalidInput
 from lightning_core.types import LLM, Dataset, RolloutMode
 from lightning_verl.vllm.server import VLLMServer

@@ -1,8 +1,7 @@
 """Cohen's kappa and the share of agreement, against published numbers."""
 
 import pytest
-
-from lightning_core.algorithm.agreement import agreement
+from lightning_evals.agreement import agreement
 
 Table = list[list[int]]
 

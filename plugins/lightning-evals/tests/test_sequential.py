@@ -6,8 +6,7 @@ import random
 from fractions import Fraction
 
 import pytest
-
-from lightning_core.algorithm.sequential import anytime_bounds, log_wealth
+from lightning_evals.sequential import anytime_bounds, log_wealth
 
 ENOUGH = math.log(40)  # 2 / 0.05
 

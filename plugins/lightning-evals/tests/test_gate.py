@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_evals.evaluation import Evaluation, SampleTrials, Trial, key_of
+from lightning_evals.gate import Gate, GateResult
 
 from lightning_core import Trainer, rollout
-from lightning_core.algorithm.evaluation import Evaluation, SampleTrials, Trial, key_of
-from lightning_core.algorithm.gate import Gate, GateResult
 from lightning_core.errors import Fault, InvalidInput, RunFolderError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")

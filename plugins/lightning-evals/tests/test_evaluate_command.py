@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from lightning_evals.evaluation import FILE, Evaluation
 
-from lightning_core.algorithm.evaluation import FILE, Evaluation
 from lightning_core.cli import agl
-from lightning_core.cli.evaluate import evaluate
-from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder, runs_in
 
 AGENT = """
@@ -37,7 +35,7 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def agl_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
+def agl_eval(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "evaluated_agent.py").write_text(AGENT)
@@ -46,8 +44,7 @@ def agl_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     def invoke(*arguments: str) -> Result:
         return CliRunner().invoke(agl, ["eval", "config.yaml", *arguments])
 
-    with default_registry().register("commands", "eval", evaluate):
-        yield invoke
+    yield invoke
     sys.modules.pop("evaluated_agent", None)
 
 
@@ -64,7 +61,7 @@ def test_it_evaluates_on_the_held_out_samples_and_keeps_a_run(agl_eval: Agl, run
     assert "pass^2: 0.25 [0.046..0.699]" in ended.stdout
     assert "failed 2x: ValueError: no answer" in ended.stdout
     run = only_run(runs_dir)
-    assert run.manifest().algorithm == "Evaluate"
+    assert run.manifest().algorithm == "evaluate"
     kept = Evaluation.read(run.path / FILE)
     assert [each.reward for each in kept.samples] == [1.0, 0.0, 0.0, None]
     assert kept.run_id == run.run_id
@@ -106,7 +103,7 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
     assert agl_eval("--samples", "2").exit_code == 0
     overrides = only_run(runs_dir).manifest().origin.overrides
     assert "val_dataset=[one, two, three, broken]" in overrides
-    assert any(each.startswith("algorithm={name: 'lightning_core.algorithm.evaluation:Evaluate'") for each in overrides)
+    assert any(each.startswith("algorithm={name: evaluate") for each in overrides)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from lightning_core import Trainer, emit_message, rollout
-from lightning_core.algorithm.evaluation import (
+from lightning_evals.evaluation import (
     FILE,
     Evaluate,
     Evaluation,
@@ -19,6 +17,8 @@ from lightning_core.algorithm.evaluation import (
     pass_hat_k,
     summarise,
 )
+
+from lightning_core import Trainer, emit_message, rollout
 from lightning_core.errors import Fault, InvalidInput, NoRewards, RunFolderError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -163,7 +163,7 @@ async def test_the_first_samples_are_run_and_equal_ones_have_one_key(tmp_path: P
 
 
 async def test_the_metrics_are_those_of_the_summary() -> None:
-    result = await Trainer(algorithm={"name": "lightning_core.algorithm.evaluation:Evaluate", "repeat": 2}).fit_async(
+    result = await Trainer(algorithm={"name": "lightning_evals.evaluation:Evaluate", "repeat": 2}).fit_async(
         agent, val_dataset=[1, 0]
     )
     assert (result.metrics["test_reward"], result.metrics["pass^2"]) == (0.5, 0.5)

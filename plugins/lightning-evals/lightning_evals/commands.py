@@ -1,4 +1,4 @@
-"""`agl eval`: how good an agent is, with given prompts, on a dataset."""
+"""`agl eval`, `agl gate` and `agl judge-check`."""
 
 import shlex
 from collections.abc import Mapping
@@ -86,10 +86,9 @@ def evaluate(
       agl eval config.yaml --model trained -- --max-model-len 8192
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.algorithm.evaluation import Evaluate
-    from lightning_core.cli.job import class_path, run_changed
+    from lightning_core.cli.job import run_changed
 
-    which: dict[str, Any] = {"name": class_path(Evaluate)}
+    which: dict[str, Any] = {"name": "evaluate"}
     if model is not None:
         which = {"name": "evaluate-model", "model": _absolute(model), "arguments": list(arguments), "python": python}
         which["replaces"] = replaces
@@ -100,6 +99,138 @@ def evaluate(
         raise click.UsageError(f"{given} is for vLLM, which serves a model with --model only; name the model, too")
     algorithm = {**which, "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
     run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), **options)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option(
+    "--baseline", required=True, metavar="RUN|FILE", help="The evaluation to compare with: a run of agl eval."
+)
+@click.option(
+    "--max-drop", type=float, default=0.02, show_default=True, help="How much smaller the mean reward may be, at most."
+)
+@evaluation_options
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
+)
+@click.option(
+    "--range",
+    "reward_range",
+    type=(float, float),
+    default=(0.0, 1.0),
+    show_default=True,
+    help="The lowest and the highest reward that there can be.",
+)
+@click.option(
+    "--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcome to this file, too."
+)
+@run_options(output="Write the outcome to this JSON file.")
+@click.pass_context
+def gate(
+    context: click.Context,
+    config: Path,
+    baseline: str,
+    max_drop: float,
+    resources: str | None,
+    dataset: str | None,
+    repeat: int,
+    reward_range: tuple[float, float],
+    markdown: Path | None,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Check that an agent is not worse than agl eval measured it.
+
+    The samples of both are run in a random order, until it is clear. The exit status is 0 when the reward drops by less
+    than --max-drop, 1 when it drops by more or the run failed, 2 when the command is wrong, 3 when the budget was used
+    up, 4 when the samples do not tell. What is shown holds with 95% confidence.
+
+    \b
+    Example:
+      agl gate config.yaml --baseline run-1a2b
+      agl gate config.yaml --baseline baseline.json --max-drop 0.05 --markdown gate.md
+    """
+    # Imported here, so that listing the commands stays fast.
+    from lightning_core.cli.job import check_output, run_changed
+    from lightning_core.errors import ConfigError
+    from lightning_core.runs.folder import find_run
+    from lightning_evals.evaluation import FILE, Evaluation
+
+    output = options["output"]
+    for path in (markdown, output):
+        check_output(path)
+    low, high = reward_range
+    root = runs_root(options["runs_dir"])
+    path = Path(baseline) if Path(baseline).is_file() else find_run(root, baseline).path / FILE
+    if not path.is_file():
+        raise ConfigError(f"--baseline {baseline} is a run without an {FILE}; name a run of agl eval")
+    Evaluation.read(path)
+    algorithm = {
+        "name": "gate",
+        "baseline": str(path.absolute()),
+        "max_drop": max_drop,
+        "repeat": repeat,
+        "low": low,
+        "high": high,
+        "output": None if output is None else str(output.absolute()),
+        "markdown": None if markdown is None else str(markdown.absolute()),
+    }
+    changes = evaluation_of(config, algorithm, dataset, resources, options)
+    options["output"] = None  # the outcome goes there, not the result of the run
+    run_changed(context, config, changes, **options)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
+@run_options(
+    output="Write the result to this JSON file; its metrics have the agreement.",
+    overrides="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
+)
+@click.pass_context
+def judge_check(
+    context: click.Context,
+    config: Path,
+    labels: Path,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Compare the grader of a CONFIG file with people's labels.
+
+    LABELS is a dataset file. Each of its samples has a `task`, a `result`, which is what an agent returned, and a
+    `label`, which is the reward that a person gives for it. The grader scores each result; it does not see the label.
+    Nothing else of the config is run: neither its agent nor its algorithm. The run is kept as any other one.
+
+    \b
+    Example:
+      agl judge-check config.yaml labels.jsonl
+      agl judge-check config.yaml labels.jsonl --set reward.model=large
+    """
+    # Imported here, so that listing the commands stays fast.
+    from lightning_core.cli.job import run_changed
+
+    run_changed(context, config, _comparison(config, labels, options["overrides"]), **options)
+
+
+def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Return what is set over a config, so that its grader scores labelled samples, and nothing else is done."""
+    from lightning_core.cli.job import class_path
+    from lightning_core.config.components import import_path
+    from lightning_core.config.files import override, read_config
+    from lightning_core.errors import ConfigError
+    from lightning_evals.labels import OnLabelled, given_result
+
+    reward: Any = override(read_config(config), overrides).values.get("reward")
+    if reward is None:
+        raise ConfigError(f"{config} names no grader; add one, as in reward: {{name: judge, rubric: ...}}")
+    if isinstance(reward, str) and ":" in reward:
+        reward = import_path(reward, config.resolve().parent)
+    return {
+        "agent": f"{given_result.__module__}:given_result",
+        "algorithm": "label-agreement",
+        "reward": {"name": class_path(OnLabelled), "of": reward},
+        "train_dataset": str(labels.absolute()),
+        "val_dataset": None,
+        "test_dataset": None,
+    }
 
 
 def evaluation_of(

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from lightning_evals.evaluation import FILE
 
-from lightning_core.algorithm.evaluation import FILE
 from lightning_core.cli import agl
-from lightning_core.cli.evaluate import evaluate
-from lightning_core.cli.gate import gate
-from lightning_core.registry import default_registry
 from lightning_core.runs.folder import runs_in
 
 AGENT = """
@@ -36,7 +33,7 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
+def run(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "gated_agent.py").write_text(AGENT)
@@ -45,9 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     def invoke(command: str, *arguments: str) -> Result:
         return CliRunner().invoke(agl, [command, "config.yaml", *arguments])
 
-    registry = default_registry()
-    with registry.register("commands", "eval", evaluate), registry.register("commands", "gate", gate):
-        yield invoke
+    yield invoke
     sys.modules.pop("gated_agent", None)
 
 

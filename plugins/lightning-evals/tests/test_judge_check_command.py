@@ -9,8 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
-from lightning_core.cli.judge import judge_check
-from lightning_core.registry import default_registry
 from lightning_core.runs.folder import runs_in
 
 GRADERS = """
@@ -33,7 +31,7 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def agl_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
+def agl_judge(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     (tmp_path / "judged_graders.py").write_text(GRADERS)
@@ -43,8 +41,7 @@ def agl_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
     def invoke(*arguments: str) -> Result:
         return CliRunner().invoke(agl, ["judge-check", "config.yaml", "labels.jsonl", *arguments])
 
-    with default_registry().register("commands", "judge-check", judge_check):
-        yield invoke
+    yield invoke
     sys.modules.pop("judged_graders", None)
 
 

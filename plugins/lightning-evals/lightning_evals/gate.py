@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import number_text, paired_difference
-from lightning_core.algorithm.evaluation import (
+from lightning_core.errors import InvalidInput
+from lightning_core.types import Dataset, RolloutMode, samples_of
+from lightning_evals.evaluation import (
     Evaluate,
     Evaluation,
     Record,
@@ -24,9 +26,7 @@ from lightning_core.algorithm.evaluation import (
     summarise,
     write_file,
 )
-from lightning_core.algorithm.sequential import anytime_bounds
-from lightning_core.errors import InvalidInput
-from lightning_core.types import Dataset, RolloutMode, samples_of
+from lightning_evals.sequential import anytime_bounds
 
 Outcome = Literal["passed", "worse", "undecided"]
 """`passed`: the reward drops by less than the margin. `worse`: it drops by more. Both at the stated confidence."""
