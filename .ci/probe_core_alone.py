@@ -45,3 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0 or "succeeded" not in done.stdout:
         sys.exit(f"baseline from a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    command[1] = "eval"
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 2 or "it ships in lightning-evals" not in done.stderr:
+        sys.exit(f"agl eval does not say which package to install:\n{done.stdout}{done.stderr}")
