@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 TARGET = CHECKOUT / "lightning_core" / "registry" / "ships_in.py"
 PREFIX = "lightning_core."
@@ -21,6 +23,23 @@ def ships_in() -> dict[str, dict[str, str]]:
     return {kind: dict(sorted(names.items())) for kind, names in sorted(found.items())}
 
 
+def requires() -> dict[str, tuple[str, ...]]:
+    """Read which of our distributions each of them requires, but for the core: what pip has to be given, too."""
+    projects = [
+        tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for path in CHECKOUT.glob("plugins/lightning-*/pyproject.toml")
+    ]
+    direct = {
+        each["name"]: {Requirement(needed).name for needed in each["dependencies"]} & {one["name"] for one in projects}
+        for each in projects
+    }
+
+    def closure(name: str) -> set[str]:
+        return direct[name].union(*map(closure, direct[name]))
+
+    return {name: tuple(sorted(closure(name))) for name in sorted(direct) if direct[name]}
+
+
 def source() -> str:
     """Return the text of the module."""
     lines = [
@@ -33,7 +52,9 @@ def source() -> str:
     ]
     for kind, names in ships_in().items():
         lines += [f'    "{kind}": {{', *(f'        "{name}": "{where}",' for name, where in names.items()), "    },"]
-    lines += ["}", '"""Kind -> name -> distribution."""', ""]
+    lines += ["}", '"""Kind -> name -> distribution."""', "", "REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {"]
+    lines += [f'    "{name}": {needed!r},' for name, needed in requires().items()]
+    lines += ["}", '"""Distribution -> those of ours that it requires, but for the core."""', ""]
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ from lightning_core.registry.inventory import (
     take_inventory,
 )
 from lightning_core.registry.options import Options, did_you_mean, nearest
-from lightning_core.registry.ships_in import SHIPS_IN
+from lightning_core.registry.ships_in import REQUIRES, SHIPS_IN
 
 T = TypeVar("T")
 
@@ -304,7 +304,9 @@ def default_registry() -> Registry:
 
 
 def _how_to_install(distribution: str) -> str:
-    return f"Install it from a checkout of Lightning Core that has it: pip install . ./plugins/{distribution}"
+    names = [each.removeprefix("lightning-") for each in (*REQUIRES.get(distribution, ()), distribution)]
+    plugins = names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
+    return f"Install it from a checkout of Lightning Core that has it: pip install . ./plugins/lightning-{plugins}"
 
 
 def load_object(path: str) -> Any:

@@ -84,3 +84,20 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Kind -> name -> distribution."""
+
+REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
+    "lightning-agentops": ("lightning-http", "lightning-proxy"),
+    "lightning-agents": ("lightning-http", "lightning-proxy"),
+    "lightning-evals": ("lightning-http",),
+    "lightning-export": ("lightning-sqlite",),
+    "lightning-gepa": ("lightning-apo",),
+    "lightning-legacy": ("lightning-http",),
+    "lightning-litellm": ("lightning-http", "lightning-proxy"),
+    "lightning-proxy": ("lightning-http",),
+    "lightning-ray": ("lightning-http",),
+    "lightning-referee": ("lightning-evals", "lightning-http"),
+    "lightning-tokens": ("lightning-http", "lightning-proxy"),
+    "lightning-verl": ("lightning-evals", "lightning-http", "lightning-proxy", "lightning-tokens"),
+    "lightning-weave": ("lightning-http", "lightning-proxy"),
+}
+"""Distribution -> those of ours that it requires, but for the core."""

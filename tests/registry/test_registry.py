@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
 from lightning_core.registry import ALIASES, KINDS, SHIPS_IN, Component, Registry, default_registry, load_object
+from lightning_core.registry.ships_in import REQUIRES
 
 if TYPE_CHECKING:
     from tests.registry.conftest import Site
@@ -127,7 +129,8 @@ def test_name_of_a_distribution_that_is_not_installed_says_how_to_install_it(reg
         registry.build("algorithms", "verl", expected=Algorithm)
     assert str(caught.value) == (
         "'verl' is not installed; it ships in lightning-verl. "
-        "Install it from a checkout of Lightning Core that has it: pip install . ./plugins/lightning-verl"
+        "Install it from a checkout of Lightning Core that has it: "
+        "pip install . ./plugins/lightning-{evals,http,proxy,tokens,verl}"
     )
 
 
@@ -137,7 +140,7 @@ def test_misspelt_name_of_a_distribution_that_is_not_installed_leads_to_it(regis
     assert str(caught.value) == (
         "no algorithm named 'verll'; installed: apo, baseline. Did you mean 'verl'? It ships in lightning-verl, which "
         "is not installed. Install it from a checkout of Lightning Core that has it: "
-        "pip install . ./plugins/lightning-verl"
+        "pip install . ./plugins/lightning-{evals,http,proxy,tokens,verl}"
     )
 
 
@@ -332,6 +335,8 @@ def test_what_ships_in_which_plugin_is_what_the_plugins_declare():
     declared: dict[str, dict[str, str]] = {}
     for file in root.glob("plugins/lightning-*/pyproject.toml"):
         project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        ours = {name for each in project["dependencies"] if (name := Requirement(each).name).startswith("lightning-")}
+        assert ours - {"lightning-core"} <= set(REQUIRES.get(project["name"], ())), "run: make ships-in"
         for group, names in project.get("entry-points", {}).items():
             if group.startswith("lightning_core."):
                 kind = group.removeprefix("lightning_core.")
