@@ -65,8 +65,8 @@ def import_plugin(module: str, name: str) -> Any:
         distribution = module.partition(".")[0].replace("_", "-")
         if exc.name != module.partition(".")[0]:
             raise
+        from lightning_core.registry.registry import how_to_install  # late: only for this message
+
         raise ImportError(
-            f"{name} ships in {distribution}, which is not installed. Install it from a checkout of Lightning Core: "
-            f"pip install . ./plugins/{distribution}",
-            name=module,
+            f"{name} ships in {distribution}, which is not installed. {how_to_install(distribution)}", name=module
         ) from exc

@@ -278,7 +278,7 @@ class Registry:
         ships_in = SHIPS_IN.get(kind, {})
         if wanted in ships_in:
             which = f"{wanted!r}" if name == wanted else f"{name!r} is another name of {wanted!r}, which"
-            return f"{which} is not installed; it ships in {ships_in[wanted]}. {_how_to_install(ships_in[wanted])}"
+            return f"{which} is not installed; it ships in {ships_in[wanted]}. {how_to_install(ships_in[wanted])}"
         alias = "" if name == wanted else f" (another name of {wanted!r})"
         message = f"no {SINGULAR[kind]} named {name!r}{alias}; installed: {self._names(kind)}"
         module, _, attribute = name.rpartition(".")
@@ -291,7 +291,7 @@ class Registry:
         message += f". Did you mean {guess!r}?" if guess is not None else ""
         if guess is None or guess in installed or guess in aliases:
             return message
-        return f"{message} It ships in {ships_in[guess]}, which is not installed. {_how_to_install(ships_in[guess])}"
+        return f"{message} It ships in {ships_in[guess]}, which is not installed. {how_to_install(ships_in[guess])}"
 
     def _names(self, kind: Kind) -> str:
         return ", ".join(dict.fromkeys(component.name for component in self.components(kind))) or "none"
@@ -303,7 +303,8 @@ def default_registry() -> Registry:
     return Registry()
 
 
-def _how_to_install(distribution: str) -> str:
+def how_to_install(distribution: str) -> str:
+    """Say how to install one of our own distributions."""
     names = [each.removeprefix("lightning-") for each in (*REQUIRES.get(distribution, ()), distribution)]
     plugins = names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
     return f"Install it from a checkout of Lightning Core that has it: pip install . ./plugins/lightning-{plugins}"
