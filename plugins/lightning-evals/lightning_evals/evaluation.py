@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from lightning_core.adapter.usage import usage_in
-from lightning_core.algorithm.base import FastAlgorithm
+from lightning_core.algorithm.base import Algorithm, FastAlgorithm
 from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.errors import InvalidInput, NoRewards, RunFolderError
 from lightning_core.secrets import hide_keys, hide_keys_in
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
+from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
 
 FILE: Final = "evaluation.json"
@@ -163,7 +164,7 @@ class Evaluate(FastAlgorithm):
         async with continued(self.get_store(), "evaluate", of=[len(samples), self.repeat]) as key:
             found = await self.try_samples(samples, repeat=self.repeat, key=key)
         self.keep(found)
-        require_reward(found, step="the evaluation")
+        require_reward([trial for sample in found for trial in sample.trials], step="the evaluation")
         self.report(summarise(found, repeat=self.repeat, pass_at=self.pass_at, mode=self.mode))
 
     async def try_samples(self, samples: Sequence[Any], *, repeat: int, key: str, part: int = 0) -> list[SampleTrials]:
@@ -175,13 +176,10 @@ class Evaluate(FastAlgorithm):
             key: Names the work within the run; the same key and part again continue it.
             part: Which part of the work this is.
         """
-        store, resources, resources_id = self.get_store(), self.get_initial_resources(), None
-        if resources is not None:
-            added_by = f"{key}/resources/{digest_of(resources)}"
-            resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
-            self.report({}, best_resources=resources)
+        resources_id = await store_resources(self, key)
+        self.report({}, best_resources=self.get_initial_resources())
         trials = await run_trials(
-            store,
+            self.get_store(),
             samples,
             repeat,
             resources_id=resources_id,
@@ -202,6 +200,15 @@ class Evaluate(FastAlgorithm):
             self.evaluation.write(recording.folder.path / FILE)
 
 
+async def store_resources(algorithm: Algorithm, key: str) -> str | None:
+    """Add an algorithm's initial resources to its store, once for each key; return their id, None without any."""
+    resources = algorithm.get_initial_resources()
+    if resources is None:
+        return None
+    added_by = f"{key}/resources/{digest_of(resources)}"
+    return (await algorithm.get_store().add_resources(resources, request_id=added_by)).resources_id
+
+
 def write_file(path: Path, text: str, *, called: str) -> None:
     """Write a text.
 
@@ -219,13 +226,12 @@ def key_of(sample: Any) -> str:
     return hashlib.sha256(sample_key(sample).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def require_reward(samples: Sequence[SampleTrials], *, step: str) -> None:
+def require_reward(trials: Sequence[Trial], *, step: str) -> None:
     """Stop where there is nothing to tell.
 
     Raises:
         NoRewards: When no trial gave a reward; says the first cause.
     """
-    trials = [trial for sample in samples for trial in sample.trials]
     if all(trial.reward is None for trial in trials):
         cause = trials[0].failure if trials else "there was none"
         raise NoRewards(f"{step}: none of {len(trials)} rollouts gave a reward; the first: {cause}")
@@ -357,5 +363,4 @@ def _is_fault(outcome: RolloutOutcome) -> bool:
 
 def _named(sample: Any) -> str:
     text = sample if isinstance(sample, str) else json.dumps(hide_keys_in(sample), ensure_ascii=False, default=repr)
-    text = hide_keys(text)  # the file is to be committed
-    return text if len(text) <= _MAX_TASK else text[: _MAX_TASK - 1] + "…"
+    return cut(hide_keys(text), _MAX_TASK)  # without keys, as the file is to be committed

@@ -13,6 +13,7 @@ from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import number_text, paired_difference
 from lightning_core.errors import InvalidInput
+from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutMode, samples_of
 from lightning_evals.evaluation import (
     Evaluate,
@@ -32,9 +33,6 @@ Outcome = Literal["passed", "worse", "undecided"]
 """`passed`: the reward drops by less than the margin. `worse`: it drops by more. Both at the stated confidence."""
 
 _EXIT_STATUS: Final[dict[Outcome, int]] = {"passed": 0, "worse": 1, "undecided": 4}
-
-RESULT_FILE: Final = "gate.json"
-"""Where the outcome is kept in the folder of its run."""
 
 _LOOKS = 20
 _MIN_LOOK = 10
@@ -180,7 +178,7 @@ class Gate(Evaluate):
         high: The highest one.
         mode: What the samples are, as with `Evaluate`.
         seed: Of the order of the samples; None for another order in each run.
-        output: A file for the outcome as JSON, beside `gate.json` of the run's folder.
+        output: A file for the outcome as JSON; `manifest.json` of the run's folder has it, too.
         markdown: A file for the outcome as Markdown.
     """
 
@@ -244,7 +242,7 @@ class Gate(Evaluate):
                 part = [given[each] for each in order[start : start + step]]
                 found += await self.try_samples(part, repeat=self.repeat, key=key, part=start)
                 if self._lost(found) == len(found):
-                    require_reward(found, step="the gate")
+                    require_reward([trial for sample in found for trial in sample.trials], step="the gate")
                 bounds = self._look([(before[each.key], each) for each in found], bounds)
                 outcome = self._outcome(bounds, found)
                 if outcome != "undecided":
@@ -279,10 +277,8 @@ class Gate(Evaluate):
                 "reward_change_high": bounds[1],
             }
         )
-        recording = self.get_trainer().recording
-        for file in (None if recording is None else recording.folder.path / RESULT_FILE, self.output):
-            if file is not None:
-                self.result.write(Path(file))
+        if self.output is not None:
+            self.result.write(Path(self.output))
         if self.markdown is not None:
             write_file(Path(self.markdown), self.result.markdown(), called=self.result.called)
 
@@ -377,4 +373,4 @@ def _remove(*files: str | None) -> None:
 
 def _quoted(text: str) -> str:
     line = "".join(each for each in " ".join(text.replace("`", "'").split()) if each.isprintable())
-    return f"`{line if len(line) <= 120 else line[:119] + '…'}`"
+    return f"`{cut(line, 120)}`"

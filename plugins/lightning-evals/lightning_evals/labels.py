@@ -8,12 +8,12 @@ from typing import Any, Final
 from lightning_core.agent.decorators import rollout
 from lightning_core.agent.graders import Grader, GraderSpec
 from lightning_core.algorithm.base import Conclusion, FastAlgorithm
-from lightning_core.algorithm.batch import continued, require_rewards, run_batch
+from lightning_core.algorithm.batch import continued
 from lightning_core.errors import InvalidComponent, InvalidInput
-from lightning_core.store.requests import digest_of
 from lightning_core.texts import shortened
 from lightning_core.types import AttemptedRollout, Dataset, NamedResources, Span, samples_of
 from lightning_evals.agreement import Agreement, agreement
+from lightning_evals.evaluation import require_reward, run_trials, store_resources
 
 TASK: Final = "task"
 """The field of a labelled sample with what the agent was asked."""
@@ -97,29 +97,22 @@ class LabelAgreement(FastAlgorithm):
         """
         samples = [] if train_dataset is None else samples_of(train_dataset)
         labels = [_label(number, sample) for number, sample in enumerate(samples, start=1)]
-        store = self.get_store()
-        async with continued(store, "labels", of=len(samples)) as key:
-            resources = self.get_initial_resources()
-            resources_id = None
-            if resources is not None:
-                added_by = f"{key}/resources/{digest_of(resources)}"
-                resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
-            batch = await run_batch(
-                store,
+        async with continued(self.get_store(), "labels", of=len(samples)) as key:
+            trials = await run_trials(
+                self.get_store(),
                 samples,
-                mode="val",
-                resources_id=resources_id,
+                resources_id=await store_resources(self, key),
                 config=self.get_rollout_config(),
                 request_id=f"{key}/labels",
+                mode="val",
             )
-        require_rewards([batch], step="the labelled samples")
-        rewards = [outcome.reward for outcome in batch.outcomes]
-        found = self.agreement = agreement(rewards, labels)
+        require_reward(trials, step="the labelled samples")
+        found = self.agreement = agreement([trial.reward for trial in trials], labels)
         assert found is not None
         self.disagreements = [
-            Disagreement(outcome.rollout.rollout_id, sample[TASK], label, outcome.reward)
-            for outcome, sample, label in zip(batch.outcomes, samples, labels, strict=True)
-            if outcome.reward is not None and not math.isclose(outcome.reward, label, abs_tol=1e-9)
+            Disagreement(trial.rollout_id, sample[TASK], label, trial.reward)
+            for trial, sample, label in zip(trials, samples, labels, strict=True)
+            if trial.reward is not None and not math.isclose(trial.reward, label, abs_tol=1e-9)
         ]
         metrics = {
             "agreement": found.share,
