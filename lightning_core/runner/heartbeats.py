@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 import logging
 import math
 import os
@@ -218,6 +219,9 @@ def _gpu(nvml: Any, number: int) -> dict[str, Any]:
     }
 
 
+BLOCKED_SECONDS = 0.5
+"""How long an agent may keep the event loop before that is worth a warning."""
+
 END_SECONDS = 0.5
 """How long a heartbeat that is under way may hold up the end of its runner."""
 
@@ -236,12 +240,9 @@ class Pacemaker:
         self._lock = threading.Lock()
         self._users = 0
         self._thread: EventLoopThread | None = None
-        self.tells_of_blocks = False
-
-    @property
-    def users(self) -> int:
-        """How many workers of this process it beats for."""
-        return self._users
+        self._watches = False
+        self.attempts: set[str] = set()
+        """Those that the workers of this process execute."""
 
     def acquire(self) -> EventLoopThread:
         """Return the thread. Each call needs one of `release`."""
@@ -249,7 +250,7 @@ class Pacemaker:
             self._users += 1
             if self._thread is None:
                 self._thread = EventLoopThread("heartbeats")
-                self.tells_of_blocks = True
+                self._watches = False
             return self._thread
 
     def release(self) -> EventLoopThread | None:
@@ -267,6 +268,9 @@ class Pacemaker:
         """Run a coroutine function in the thread during the block; cancel it, and wait shortly for it, at the end."""
         thread, is_over = self.acquire(), asyncio.Event()
         ended = asyncio.wrap_future(thread.submit(_until(is_over, work)))
+        if self._users > 1 and not self._watches:
+            self._watches = True
+            thread.submit(self._watch(asyncio.get_running_loop(), threading.get_ident()))
         try:
             yield
         finally:
@@ -277,6 +281,30 @@ class Pacemaker:
                 ending = self.release()
                 if ending is not None and ended.done():  # it has nothing left to do, and is gone in no time
                     ending.join(END_SECONDS)
+
+    async def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        """Warn once of a line of the user's that keeps the event loop of several workers from going on.
+
+        What keeps it for twice `BLOCKED_SECONDS` is always found.
+        """
+        while not loop.is_closed():
+            answered, asked = threading.Event(), time.monotonic()
+            with suppress(RuntimeError):  # it was closed just now
+                loop.call_soon_threadsafe(answered.set)
+            await asyncio.sleep(BLOCKED_SECONDS)
+            # If this thread is late, too, the whole process stood still.
+            is_late = time.monotonic() - asked > 1.5 * BLOCKED_SECONDS
+            if answered.is_set() or is_late or not self.attempts or (runners := self._users) < 2:
+                continue
+            if place := _place_in_coroutine(thread_id):
+                logger.warning(
+                    "lightning.event_loop_blocked at=%r: this has kept %d runners waiting for more than %g s. Await an "
+                    "async client or asyncio.to_thread there, make the agent a plain def, or use strategy: processes",
+                    place,
+                    runners,
+                    BLOCKED_SECONDS,
+                )
+                return
 
 
 async def _until(is_over: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
@@ -305,9 +333,6 @@ IDLE_INTERVALS = 6
 
 IDLE_SECONDS = 60.0
 """The longest time between them, unless the interval is longer."""
-
-BLOCKED_SECONDS = 1.0
-"""How long an agent may keep the event loop before that is worth a warning."""
 
 SHORTEST_SECONDS = 0.01
 """The shortest time between two that a limit brings about."""
@@ -354,13 +379,13 @@ class Heartbeats:
         self._has_failed = False
         self._planned_seconds = 0.0
         self._blocks = 0
-        self._is_asking = False
         self._running = AsyncExitStack()
 
     @contextmanager
     def working_on(self, assignment: Assignment) -> Iterator[None]:
         """Keep the lease on an attempt during the block."""
         self._assignments[assignment.attempt_id] = assignment
+        pacemaker.attempts.add(assignment.attempt_id)
         hurry = self._hurry
         if hurry is not None and self._pause_seconds() < self._planned_seconds:
             hurry()  # the pause that has begun is too long for it
@@ -368,6 +393,7 @@ class Heartbeats:
             yield
         finally:
             del self._assignments[assignment.attempt_id]
+            pacemaker.attempts.discard(assignment.attempt_id)
 
     def abandon(self, trace: Trace) -> None:
         """Count an agent that could not be stopped, and what it emits after the end of its trace."""
@@ -383,7 +409,6 @@ class Heartbeats:
     async def beating(self) -> AsyncIterator[None]:
         """Send heartbeats during the block; several blocks at the same time share them."""
         self._blocks += 1
-        self._worker_loop, self._worker_thread = asyncio.get_running_loop(), threading.get_ident()
         try:
             if self._blocks == 1 and self._interval_seconds > 0:
                 # Before the first claim: only a worker that is known to send heartbeats has a lease on it.
@@ -425,7 +450,6 @@ class Heartbeats:
                         await hurried.wait()
                 except TimeoutError:
                     latest = loop.time()
-                    self._ask_whether_blocked(loop)
                     await self._beat(self._limit_seconds())  # an idle one, too: there may be a claim meanwhile
                 else:
                     # A claim is a sign of life. The rhythm stays: runners that claim together do not beat together.
@@ -434,33 +458,6 @@ class Heartbeats:
         finally:
             if self._hurry is hurry:  # not that of another block, which began meanwhile
                 self._hurry = None
-
-    def _ask_whether_blocked(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the worker's event loop for an answer, and warn, once a run, where the user's code keeps it from one."""
-        if loop is self._worker_loop or self._is_asking or not pacemaker.tells_of_blocks:
-            return
-        answered, asked = threading.Event(), time.monotonic()
-
-        def look() -> None:
-            self._is_asking = False
-            # If this thread is late, too, the whole process stood still.
-            if answered.is_set() or time.monotonic() - asked > 1.5 * BLOCKED_SECONDS or not self._assignments:
-                return
-            place, runners = _place_in_loop(self._worker_thread), pacemaker.users
-            if place and runners > 1 and pacemaker.tells_of_blocks:
-                pacemaker.tells_of_blocks = False
-                logger.warning(
-                    "lightning.event_loop_blocked at=%r: this has kept %d runners waiting for more than %g s. Await an "
-                    "async client or asyncio.to_thread there, make the agent a plain def, or use strategy: processes",
-                    place,
-                    runners,
-                    BLOCKED_SECONDS,
-                )
-
-        with suppress(RuntimeError):  # the worker's loop has ended
-            self._worker_loop.call_soon_threadsafe(answered.set)
-            self._is_asking = True
-            loop.call_later(BLOCKED_SECONDS, look)
 
     async def _beat(self, timeout_seconds: float) -> None:
         stats = {
@@ -486,14 +483,15 @@ class Heartbeats:
             logger.warning("lightning.heartbeat_failed worker_id=%s", self.worker_id, exc_info=exc)
 
 
-def _place_in_loop(thread: int) -> str:
-    """Return where the user's code is that a thread's event loop has called; empty for none, and in a debugger."""
-    place, frame = "", sys._current_frames().get(thread)
-    while frame is not None and frame.f_code is not asyncio.Handle._run.__code__:
-        if frame.f_globals.get("__name__") == "bdb":
-            return ""
-        place, frame = place or place_of(frame.f_code, frame.f_lineno), frame.f_back
-    return "" if frame is None else place
+def _place_in_coroutine(thread_id: int) -> str:
+    """Return where a thread is in the user's code, called by a coroutine; empty in an import and in a debugger."""
+    place, frame = "", sys._current_frames().get(thread_id)
+    while frame is not None and frame.f_globals.get("__name__") not in ("bdb", "importlib._bootstrap"):
+        place = place or place_of(frame.f_code, frame.f_lineno)
+        if place and frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            return place
+        frame = frame.f_back
+    return ""
 
 
 @asynccontextmanager

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import uvloop
 
 from lightning_core.agent import rollout
 from lightning_core.runner import LitAgentRunner, heartbeats, heartbeats as machine
@@ -145,47 +145,69 @@ async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
     assert len(await store.query_attempts(ended.rollout_id)) == 1
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_an_agent_that_blocks_the_event_loop_of_other_runners_is_told_once_with_its_line(
-    is_async: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def run_two(agent: Any, new_loop: Any = asyncio.new_event_loop) -> None:
+    """Run an agent on two tasks at the same time, with heartbeats that are far apart."""
+
+    async def run() -> None:
+        store = InMemoryLightningStore()
+        for task in range(2):
+            await store.enqueue_rollout(task)
+        with contextlib.ExitStack() as stack:
+            runners = [LitAgentRunner(OtelTracer(), max_rollouts=1) for _ in range(2)]
+            for number, runner in enumerate(runners):
+                stack.enter_context(runner.run_context(agent=agent, store=store, worker_id=number))
+            await asyncio.gather(*(runner.iter() for runner in runners))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_agent_that_blocks_the_event_loop_of_other_runners_is_told_once_a_run_with_its_line(
+    new_loop: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(heartbeats, "BLOCKED_SECONDS", 0.05)
-    store, told = HeardStore(), threading.Event()
+    monkeypatch.setattr(heartbeats, "BLOCKED_SECONDS", 0.1)
 
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "event_loop_blocked" in record.getMessage():
-                told.set()
+    def block() -> None:
+        time.sleep(0.4)
 
-    def block(task: int) -> float:
-        if is_async:
-            assert task > 0 or told.wait(timeout=20)
-        else:
-            time.sleep(0.2)  # a thread of its own keeps no other from going on
+    @rollout
+    async def agent(task: int) -> float:
+        await asyncio.sleep(0)
+
+        async def part() -> None:
+            block()
+
+        await asyncio.gather(part())
         return 1.0
+
+    for _ in range(2):
+        caplog.clear()
+        run_two(agent, new_loop)
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+            "lightning.event_loop_blocked at='tests/runner/test_heartbeats.py"
+        ]
+        assert " in block': this has kept 2 runners waiting for more than 0.1 s" in caplog.text
+
+
+def test_agents_that_keep_no_other_from_going_on_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heartbeats, "BLOCKED_SECONDS", 0.1)
 
     @rollout
     async def waits(task: int) -> float:
-        return block(task)
+        await asyncio.gather(asyncio.sleep(0.3), asyncio.to_thread(time.sleep, 0.3))
+        return 1.0
 
-    for task in range(2 if is_async else 8):
-        await store.enqueue_rollout(task)
-    runners = [LitAgentRunner(OtelTracer(), max_rollouts=1 if is_async else 4, heartbeat_interval=0.02) for _ in (0, 1)]
-    log, handler = logging.getLogger("lightning_core.runner.heartbeats"), Told()
-    log.addHandler(handler)
-    try:
-        with contextlib.ExitStack() as stack:
-            for number, runner in enumerate(runners):
-                agent = waits if is_async else rollout(block)
-                stack.enter_context(runner.run_context(agent=agent, store=store, worker_id=number))
-            await asyncio.gather(*(runner.iter() for runner in runners))
-    finally:
-        log.removeHandler(handler)
+    @rollout
+    def blocks_its_own_thread(task: int) -> float:
+        time.sleep(0.3)
+        return 1.0
 
-    assert caplog.text.count("event_loop_blocked") == int(is_async)
-    if is_async:
-        assert "test_heartbeats.py" in caplog.text
-        assert " in block': this has kept 2 runners waiting" in caplog.text
+    run_two(waits)
+    run_two(blocks_its_own_thread)
+    assert caplog.text == ""
 
 
 async def test_idle_heartbeats_are_never_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
