@@ -14,17 +14,20 @@ from lightning_core.types import Attempt, Rollout, Span
 
 logger = logging.getLogger(__name__)
 
+_MIN_FIRST = 8
+"""How many of the first rollouts have to fail alike, at the least, before a run ends early."""
+
 
 class FirstRollouts:
     """Hooks that watch how a run begins.
 
-    When the first rollouts have all failed for the same reason and none has succeeded, `guard` ends its work; what a
-    model may answer later is waited for before, for `PATIENCE_SECONDS`. When none
-    of those that succeeded has a model call, and the process uses a client whose calls nothing records, that is logged
-    once.
+    When the first rollouts (two for each runner, at least 8) have all failed for the same reason and none has
+    succeeded, `guard` ends its work. A model that may answer later is waited for, for `PATIENCE_SECONDS`; then one for
+    each runner, at least 2, is enough. When none of those that succeeded has a model call, and the process uses a
+    client whose calls nothing records, that is logged once.
 
     Args:
-        count: How many rollouts have to agree.
+        runners: How many rollouts run at the same time.
         stops: Whether identical failures end the work.
         unrecorded: Returns the model clients in use whose calls nothing records: module -> what to install.
     """
@@ -33,9 +36,10 @@ class FirstRollouts:
     """It hears of rollouts of runner processes here, and is not sent to them."""
 
     def __init__(
-        self, count: int, *, stops: bool = True, unrecorded: Callable[[], Mapping[str, str]] | None = None
+        self, runners: int, *, stops: bool = True, unrecorded: Callable[[], Mapping[str, str]] | None = None
     ) -> None:
-        self._count = count
+        self._runners = runners
+        self._count = max(_MIN_FIRST, 2 * runners)
         self._stops = stops
         self._unrecorded = unrecorded
         self._failed: set[str] = set()
@@ -103,18 +107,19 @@ class FirstRollouts:
             ) from None
 
     def _count_failure(self, rollout_id: str, cause: str, attempt: Attempt) -> None:
-        where, pattern, is_over = failure_at(attempt), pattern_of(cause), True
+        where, pattern, is_over, enough = failure_at(attempt), pattern_of(cause), True, self._count
         if (pause := (attempt.metadata or {}).get(PAUSE)) is not None:
             pattern = cause.partition(":")[0]  # what is left of a limit differs from answer to answer
         if pause:
             self._waits_since = min(self._waits_since, attempt.start_time)
             is_over = (attempt.end_time or 0.0) - self._waits_since >= clients.PATIENCE_SECONDS
+            enough = max(2, self._runners)
         if self._pattern not in (None, pattern):
             self._stops = False
             return
         self._pattern, self._cause = pattern, f"{cause} ({where})" if where else cause
         self._failed.add(rollout_id)
-        if is_over and len(self._failed) >= self._count and self._end is not None:
+        if is_over and len(self._failed) >= enough and self._end is not None:
             self._stops = False
             self._end()
 

@@ -82,9 +82,6 @@ T = TypeVar("T")
 
 _Datasets = Mapping[str, Dataset[Any] | None]
 
-_MIN_FIRST = 8
-"""How many of the first rollouts have to fail alike, at the least, before a run ends early."""
-
 _DEFAULTS: Mapping[Kind, str] = {
     "stores": "memory",
     "tracers": "otel",
@@ -321,9 +318,8 @@ class Trainer:
 
     def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts:
         """Return what watches the beginning of a new run."""
-        runners = self.n_runners * int(getattr(self.strategy, "concurrency", 1))
         return FirstRollouts(
-            max(_MIN_FIRST, 2 * runners),
+            self.n_runners * int(getattr(self.strategy, "concurrency", 1)),
             stops=self._stop_on_identical_failures and algorithm.is_async(),
             unrecorded=self.tracer.unrecorded_clients if self.llm_proxy is None else None,
         )
