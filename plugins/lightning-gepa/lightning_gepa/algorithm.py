@@ -172,7 +172,7 @@ class GEPA(Algorithm):
         Raises:
             InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
             AlgorithmError: When faults have ended rollouts, the model is out of reach, there is no key for it, or the
-                limit ends the first iteration.
+                limit ends the first proposal that is to be tried on all validation samples.
             NoRewards: When the first prompts give no reward.
         """
         store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
@@ -199,11 +199,11 @@ class GEPA(Algorithm):
             )
             try:
                 await run_in_thread(partial(self._optimize, search), name="gepa")
-            except LimitReached:
-                if search.step <= 1:
+            except LimitReached as exc:
+                if (search.step <= 1 or exc.mode == "val") and not search.has_tried:
                     raise AlgorithmError(
-                        f"max_metric_calls is {plan.rollouts}, and not one proposal could be tried to its end; set it "
-                        f"to {plan.wanted}, or give fewer validation samples"
+                        f"max_metric_calls is {plan.rollouts}, and not one proposal could be tried to its end; raise "
+                        "it, or give fewer validation samples"
                     ) from None
                 logger.info("lightning.gepa_limit_reached metric_calls=%d", search.counts["metric_calls"])
         assert search.best is not None

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.errors import InvalidInput
+from lightning_core.texts import counted
 
 SELECTORS = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
 MODULE_SELECTORS = ("round_robin", "all")
@@ -63,11 +64,11 @@ class Options:
             InvalidInput: When that is not even one proposal.
         """
         least = n_val + 2 * self.reflection_minibatch_size
-        if self.max_metric_calls < least:
+        if self.max_metric_calls < n_val + least:
             raise InvalidInput(
-                f"max_metric_calls is {self.max_metric_calls}, and the first proposal takes {least}: {n_val} for the "
-                f"first prompt on the val_dataset and twice {self.reflection_minibatch_size} for the proposal; raise "
-                "it, or give fewer validation samples"
+                f"max_metric_calls is {self.max_metric_calls}, and the first proposal takes {n_val + least}: {n_val} "
+                f"for the first prompt on the val_dataset, twice {self.reflection_minibatch_size} for the proposal on "
+                f"training samples, and {n_val} on the val_dataset; raise it, or give fewer validation samples"
             )
         proposals = (self.max_metric_calls - n_val) // self.reflection_minibatch_size
         edited = n_prompts if self.module_selector == "all" else 1
@@ -106,8 +107,8 @@ class Plan:
         words = f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own ({self.model})"
         if self.is_too_small:
             words += (
-                f". These try {self.accepted} proposals on all validation samples: for {FEW}, set max_metric_calls to "
-                f"{self.wanted}, or give fewer validation samples"
+                f". These try {counted(self.accepted, 'proposal')} on all validation samples: for {FEW}, set "
+                f"max_metric_calls to {self.wanted}, or give fewer validation samples"
             )
         return words
 

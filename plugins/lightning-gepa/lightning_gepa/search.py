@@ -40,7 +40,11 @@ Records = Mapping[int, Sequence[Mapping[str, Any]]]
 
 
 class LimitReached(Exception):
-    """The next step would take more rollouts than `max_metric_calls`."""
+    """The next step, on samples of this mode, would take more rollouts than `max_metric_calls`."""
+
+    def __init__(self, mode: RolloutMode) -> None:
+        super().__init__(mode)
+        self.mode = mode
 
 
 @dataclass(slots=True)
@@ -73,6 +77,11 @@ class Search:
     def components(self) -> dict[int, str]:
         """The first prompts, as gepa has them."""
         return {number: prompt.template for number, prompt in enumerate(self.prompts.values())}
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether a proposal was tried on all validation samples."""
+        return any(each.number and each.rewards for each in self.candidates.values())
 
     @property
     def result(self) -> Result:
@@ -119,7 +128,7 @@ class Search:
         self._evaluations += 1
         wanted = [self._not_run(self.texts(components), samples) for components, samples in items]
         if self.counts["metric_calls"] + sum(map(len, wanted)) > self.options.max_metric_calls:
-            raise LimitReached
+            raise LimitReached(items[0][1][0][0])
         self.counts["metric_calls"] += sum(map(len, wanted))
         candidates = [await self._enter(self.texts(components)) for components, _ in items]
         batches = await concurrently(

@@ -40,18 +40,24 @@ async def test_the_most_rollouts_are_never_exceeded(limit: int) -> None:
     assert result.status == "succeeded"
 
 
-async def test_a_limit_that_ends_the_first_proposal_is_no_success_and_is_told_before(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rewrite = Client(lambda request, seed: "Think first. {question}")
+@pytest.mark.parametrize(("limit", "useless"), [(27, 2), (60, 14)], ids=["too small", "used up"])
+async def test_a_limit_that_ends_the_first_whole_try_is_no_success(limit: int, useless: int) -> None:
+    texts = iter([FIRST] * useless)  # each costs a minibatch of 3
+    rewrite = Client(lambda request, seed: next(texts, "Think first. {question}"))
     run = ToyRun(client=rewrite, reward=lambda template, task: float("Think" in template))
-    wanted = "max_metric_calls to 58, or give fewer validation samples"
-    with pytest.raises(AlgorithmError, match=r"max_metric_calls is 25, and not one proposal .*; set it to 58, or give"):
-        await run.fit(max_metric_calls=25)
-    assert len(run.rollouts) <= 25
+    with pytest.raises(
+        AlgorithmError, match=f"max_metric_calls is {limit}, and not one proposal .*; raise it, or give"
+    ):
+        await run.fit(max_metric_calls=limit)
+    assert len(run.rollouts) <= limit
+
+
+async def test_a_small_limit_is_told_before(caplog: pytest.LogCaptureFixture) -> None:
+    await ToyRun().fit(max_metric_calls=30)
     [told] = [record for record in caplog.records if "gepa_plan" in record.getMessage()]
     assert told.levelname == "WARNING"
-    assert told.getMessage().endswith(f"These try 0 proposals on all validation samples: for 3, set {wanted}")
+    wanted = "max_metric_calls to 58, or give fewer validation samples"
+    assert told.getMessage().endswith(f"These try 1 proposal on all validation samples: for 3, set {wanted}")
 
 
 async def test_a_batch_goes_to_all_runners_at_once() -> None:
@@ -297,14 +303,14 @@ async def test_an_answer_without_the_last_line_end_is_the_same_prompt() -> None:
         return f"```\n{FIRST}\n```"
 
     run = ToyRun(Client(answer), resources={"main": PromptTemplate(template=FIRST + "\n")})
-    result = await run.fit(max_metric_calls=20)
+    result = await run.fit(max_metric_calls=26)
     assert (result.metrics["candidates"], result.metrics["duplicates"]) == (1, result.metrics["reflection_calls"])
 
 
 async def test_a_prompt_may_have_what_gepa_fills_in() -> None:
     marked = "Read <side_info> and <curr_param>.\n\n{question}"
     run = ToyRun(resources={"main": PromptTemplate(template=marked)})
-    await run.fit(max_metric_calls=20)
+    await run.fit(max_metric_calls=26)
     assert f"```\n{marked}\n```" in run.client.requests[0]
 
 

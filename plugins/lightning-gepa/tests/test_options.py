@@ -67,8 +67,8 @@ def test_a_plan_for_fewer_than_three_accepted_proposals_says_so(limit: int, is_t
 
 
 def test_too_few_rollouts_for_one_proposal_are_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"max_metric_calls is 15, and the first proposal takes 16: 10 .* raise it"):
-        GEPA(max_metric_calls=15).plan(TRAIN, VAL)
+    with pytest.raises(InvalidInput, match=r"max_metric_calls is 25, and the first proposal takes 26: 10 .* raise it"):
+        GEPA(max_metric_calls=25).plan(TRAIN, VAL)
 
 
 def test_there_is_no_result_before_a_run() -> None:
