@@ -120,8 +120,8 @@ _SHAPES = (
     *_URL_SHAPES,
 )
 
-_ASSIGNS = re.compile(r"[:=](?<=[DENTYdenty\"' \t][:=])([ \t]*)[\"']?")
-"""Names are looked for before these: they are rarer than letters, so that a long text takes less time."""
+_ASSIGNS = re.compile(r"(?:[:=](?<=[DENTYdenty\"' \t][:=])|(--[\w-]+)(?=[ \t]))([ \t]*)[\"']?")
+"""Names are looked for before these, or are options: both are rarer than letters, so a long text takes less time."""
 _ASSIGNED = re.compile(
     r"(?i)(?![$<*%/~.=]|(?:os\.environ|none|null|true|false|value)\b)[^\s\"'`&,;<>(){}\[\]\\]++(?![(\[{])"
 )
@@ -136,28 +136,33 @@ _OWN_HEADER = re.compile(r"x-[\w-]*$", re.IGNORECASE)
 
 
 def _hide_assigned(text: str, *, is_message: bool = False) -> str:
-    """Replace what stands behind `password=`, `X-Api-Key:` and the like.
+    """Replace what stands behind `password=`, `X-Api-Key:`, `--password` and the like.
 
-    In a message that is any value. In other texts, a value behind a space may be prose: it has a digit and at least six
-    characters, and behind `token` at least 16.
+    In a message that is any value. In other texts, and behind an option, a value behind a space may be prose: it has a
+    digit and at least six characters, and behind `token` at least 16.
     """
     assigned = _ANY_ASSIGNED if is_message else _ASSIGNED
     parts, end = [], 0
     for assigns in _ASSIGNS.finditer(text):
-        start, at = assigns.span()
-        before = text[max(end, start - 64) : start].rstrip("\"' \t")
+        (start, at), option = assigns.span(), assigns[1]
+        before = option or text[max(end, start - 64) : start].rstrip("\"' \t")
         name = before.lower().replace("-", "").replace("_", "")
         is_field = name.endswith(_ASSIGNED_TO)
         if not is_field and not name.endswith(("key", "token", "secret")):
             continue
         value = assigned.match(text, at, at + 256)
-        if not value or before.endswith(value[0]) or (text[start - 1] in "\"'" and text[at - 1] not in "\"'"):
-            continue  # the last: of JSON's values only texts can be replaced
-        is_any = is_field and (is_message or (text[start] == "=" and not assigns[1]))
+        is_quoted = text[at - 1] in "\"'"
+        if not value or before.endswith(value[0]) or (option and value[0].startswith("-")):
+            continue
+        if not (option or is_quoted) and text[start - 1] in "\"'":
+            continue  # of JSON's values only texts can be replaced
+        is_any = is_field and (is_quoted if option else is_message or (text[start] == "=" and not assigns[2]))
         is_long = len(value[0]) >= (6 if is_field else 16) and (is_field or name.endswith("token"))
         if is_any or (is_long and re.search(r"\d", value[0])) or (text[start] == ":" and _OWN_HEADER.search(before)):
             parts += [text[end:at], _HIDDEN]
             end = (assigned.match(text, at) or value).end()
+            if is_quoted:  # it may have spaces
+                end = max(end, text.find(text[at - 1], end, at + 256))
     return "".join([*parts, text[end:]])
 
 

@@ -151,8 +151,8 @@ def agl() -> None:
       agl init demo
       agl train demo/config.yaml
 
-    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 3 the budget is used up, 130 interrupted, 143
-    terminated.
+    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 3 the budget is used up, 4 the samples of agl gate do
+    not tell, 130 interrupted, 143 terminated.
     """
 
 
