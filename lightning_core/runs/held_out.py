@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_core.algorithm import require_rewards, run_batch
 from lightning_core.algorithm.batch import continued, is_kept_back, reward_of
-from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
+from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference, without_interval
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
@@ -98,12 +98,11 @@ async def compare(
 
 
 def _without_intervals(comparison: Comparison) -> Comparison:
-    before, after, difference = comparison.before, comparison.after, comparison.difference
     return replace(
         comparison,
-        before=before and replace(before, low=None, high=None),
-        after=after and replace(after, low=None, high=None),
-        difference=difference and replace(difference, low=None, high=None),
+        before=without_interval(comparison.before),
+        after=without_interval(comparison.after),
+        difference=without_interval(comparison.difference),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.algorithm import Algorithm
-from lightning_core.algorithm.estimates import Estimate, estimate
+from lightning_core.algorithm.estimates import Estimate, estimate, without_interval
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, Rollout, RolloutMode, Span, sample_key, samples_of
@@ -144,7 +144,8 @@ class Snapshot:
     reward: Estimate | None = None
     """The mean of the newest 1000 rewards, whatever their resources."""
     best: Estimate | None = None
-    """The mean reward of the best version of the resources so far, see `Standing.snapshot`. Each sample counts once."""
+    """The mean reward of the best version of the resources so far, see `Standing.snapshot`. Each sample counts once. As
+    these samples chose it, there is no interval where others were tried."""
     first: Estimate | None = None
     """The mean reward of the version that was tried first, on the same samples where there are such."""
     best_resources_id: str | None = None
@@ -425,4 +426,5 @@ def _best(
     if not is_compared:
         return None, None, first.on(first.means)
     shared = best.means.keys() & first.means.keys()
-    return best_id, best.on(shared or best.means), first.on(shared or first.means)
+    now, before = best.on(shared or best.means), first.on(shared or first.means)
+    return (best_id, without_interval(now), without_interval(before)) if others else (best_id, now, before)

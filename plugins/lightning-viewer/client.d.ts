@@ -172,6 +172,7 @@ interface RunComparison {
   before: Side;
   after: Side;
   mode: Mode;
+  is_chosen_on: boolean;
   difference: Difference | null;
   better: number;
   worse: number;

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.algorithm.estimates import estimate
+from lightning_core.algorithm.estimates import estimate, without_interval
 from lightning_core.runs import RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutMode, RolloutStatus, Span
@@ -111,8 +111,8 @@ def test_best_is_the_version_that_does_better_on_the_same_samples() -> None:
     tried(standing, "trained", {0: 1.0}, mode="train")
     now = standing.snapshot()
     assert (now.best_resources_id, now.versions) == ("better", 4)
-    assert now.best == estimate([1.0] * 24 + [0.0] * 16)
-    assert now.first == estimate([1.0] * 10 + [0.0] * 30)
+    assert now.best == without_interval(estimate([1.0] * 24 + [0.0] * 16))
+    assert now.first == without_interval(estimate([1.0] * 10 + [0.0] * 30))
 
 
 @pytest.mark.parametrize("rewards", [{1: 0.5}, {1: 0.5, 2: 0.5, 3: 0.5}])
@@ -122,7 +122,7 @@ def test_rewards_without_an_interval_are_compared_as_well(rewards: dict[int, flo
     tried(standing, "second", dict.fromkeys(rewards, 0.25))
     tried(standing, "third", rewards)
     now = standing.snapshot()
-    assert (now.best_resources_id, now.best) == ("third", estimate(rewards.values()))
+    assert (now.best_resources_id, now.best) == ("third", without_interval(estimate(rewards.values())))
 
 
 def test_versions_that_were_tried_on_other_samples_are_not_compared() -> None:
@@ -134,7 +134,7 @@ def test_versions_that_were_tried_on_other_samples_are_not_compared() -> None:
     tried(standing, "other", {1: 0.0, 2: 0.5, 7: 1.0})
     now = standing.snapshot()
     assert now.best_resources_id == "other"
-    assert (now.best, now.first) == (estimate([0.0, 0.5]), estimate([0.0, 0.0]))
+    assert (now.best, now.first) == (without_interval(estimate([0.0, 0.5])), without_interval(estimate([0.0, 0.0])))
 
 
 def test_sample_that_was_run_twice_is_one_sample() -> None:

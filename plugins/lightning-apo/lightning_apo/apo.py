@@ -49,8 +49,8 @@ class APO(Algorithm):
     Reported before the first round, after each round and at the end, counted from the start of the run; what cannot be
     said of the best prompt of that moment has no value:
 
-    - `val_reward`: the best prompt's mean reward on validation samples; `val_reward_low` and `val_reward_high` are
-      its 95% interval, `val_samples` is how many samples are behind it.
+    - `val_reward`: the best prompt's mean reward on validation samples; `val_samples` is how many are behind it.
+      `val_reward_low` and `val_reward_high` are its 95% interval, where these samples did not choose it.
     - `val_reward_initial`: the first prompt's mean reward, where it was measured. `val_gain` is the difference, sample
       by sample; `val_gain_low` and `val_gain_high` are its 95% interval. All four are those of the held samples at the
       end, where the best is another prompt than the first.

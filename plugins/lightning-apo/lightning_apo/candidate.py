@@ -134,8 +134,8 @@ class Result:
     best_prompts: Mapping[str, PromptTemplate]
     """The best prompt under each name."""
     score: Estimate | None
-    """Its mean reward on validation samples, with its interval; None before anything was measured. It is of the samples
-    of `gain`, where there is one. Else they chose the prompt, and the best of many looks better than it is."""
+    """Its mean reward on validation samples; None before anything was measured. It is of the samples of `gain`, where
+    there is one. Else they chose the prompt, and there is an interval only where that is the first."""
     gain: PairedDifference | None
     """What it gained over the first prompt, sample by sample; None when it is the first, or that was not measured. With
     `apo` it is measured at the end, on samples that chose nothing. With `gepa` these chose, and it has no interval."""

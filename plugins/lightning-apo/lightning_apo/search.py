@@ -14,7 +14,7 @@ from lightning_apo.plan import plan_search
 from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import HELD, Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
-from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.algorithm.estimates import estimate, paired_difference, without_interval
 from lightning_core.errors import AlgorithmError, NoRewards
 
 logger = logging.getLogger(__name__)
@@ -67,11 +67,12 @@ class BeamSearch:
         """How the search stands."""
         best, before, after = self._best, self._first.on(self._held), self._best.on(self._held)
         gain = None if best is self._first else paired_difference(before, after)
-        # Both means are then over the same samples.
+        # Both means are then over the same samples, which did not choose the best.
         both = [reward for reward, other in zip(after, before, strict=True) if other is not None]
+        chosen = best.score if best is self._first else without_interval(best.score)
         return Result(
             best_prompts={name: self._tools.prompt(name, best.texts) for name in self._tools.prompts},
-            score=best.score if gain is None else estimate(both),
+            score=chosen if gain is None else estimate(both),
             gain=gain,
             rejections=dict(self._tools.rejections),
             counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gepa.core.adapter import EvaluationBatch
@@ -21,7 +21,7 @@ from openai import AsyncOpenAI
 
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Batch, RolloutOutcome, require_rewards
-from lightning_core.algorithm.estimates import estimate
+from lightning_core.algorithm.estimates import estimate, without_interval
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate, RolloutMode
 from lightning_gepa.options import Options
@@ -91,8 +91,8 @@ class Search:
         gain = compare(best, first) if best is not first else None
         both = [sample for sample, reward in first.rewards.items() if gain is None or reward is not None]
         score = estimate(best.on(both))
-        if score is not None and gain is not None:  # the best was chosen on these samples: an interval would flatter it
-            score, gain = replace(score, low=None, high=None), replace(gain, low=None, high=None)
+        if gain is not None:  # the best was chosen on these samples
+            score, gain = without_interval(score), without_interval(gain)
         return Result(
             best_prompts={name: self._prompt(name, text) for name, text in best.texts.items()},
             score=score,

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.algorithm import describe_failure
+from lightning_core.algorithm.batch import is_kept_back
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.cli.console import to_json
@@ -46,6 +47,8 @@ class Row:
     sample: int
     """The number of its input, the same for equal inputs; numbers count from 0 in the order of their first rollouts."""
     mode: str | None
+    kept_back: bool
+    """Whether the algorithm neither learned from its sample nor chose by it."""
     resources_id: str | None
     step: int | None
     """The step of the training that it belongs to, where the algorithm noted that in its metadata."""
@@ -135,6 +138,7 @@ class Aggregates:
             rollout_id=rollout.rollout_id,
             sample=self._sample(rollout.input),
             mode=rollout.mode,
+            kept_back=is_kept_back(rollout),
             resources_id=rollout.resources_id,
             step=step if type(step) is int else None,
             status=rollout.status,

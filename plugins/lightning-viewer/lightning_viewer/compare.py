@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.algorithm.estimates import Measured, estimate, paired_difference, without_interval
 from lightning_core.errors import NotFound
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.held_out import MODES
@@ -81,14 +81,17 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     """Compare two sides on the samples that both were tried on.
 
     A sample that was run several times counts once, with its mean. The samples are of one kind: held-out ones where
-    both sides have some in common, else validation ones, else those of training.
+    both sides have some in common, else validation ones, else those of training; of each kind those alone that the
+    algorithm kept back, where it did. There are no intervals on samples by which a side may have been chosen: those of
+    all but the first version of a run's resources.
 
     Returns:
         JSON values:
 
         - `before`, `after`: `label`, `run`, `version` (from 1), `is_best`, and `estimate`, the mean reward over all
           samples of this kind with its interval, None where there is none
-        - `mode`: the kind of samples
+        - `mode`: the kind of samples; `kept_back`: whether the algorithm kept them back; `is_chosen_on`: whether there
+          are no intervals, as a side may have been chosen by them
         - `difference`: the paired difference with its interval, None where no sample has a reward on both sides
         - `better`, `worse`, `same`: how many samples changed how, of those with a reward on at least one side: one
           that fails now is worse, though it is in no pair
@@ -97,8 +100,8 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
           `input`, cut short where it is long, the means `before` and `after` (None where each rollout failed), their
           `difference`, and the rollouts' ids of both sides, `before_rollouts` and `after_rollouts`
     """
-    mode = next((mode for mode in MODES if _by_sample(before, mode).keys() & _by_sample(after, mode).keys()), None)
-    old, new = _by_sample(before, mode), _by_sample(after, mode)
+    common = common_samples(before, after)
+    old, new = common.old, common.new
     inputs = before.known.inputs(old[key][0].sample for key in old.keys() & new.keys())
     samples = []
     for key in old.keys() & new.keys():
@@ -114,14 +117,15 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
             }
         )
     samples.sort(key=lambda each: (each["before"] is each["after"] is None, _change(each), str(each["input"])))
-    difference = paired_difference([each["before"] for each in samples], [each["after"] for each in samples])
     changes = [_change(each) for each in samples if each["before"] is not None or each["after"] is not None]
     paired = sum(each["difference"] is not None for each in samples)
     return {
-        "before": _side_record(before, old),
-        "after": _side_record(after, new),
-        "mode": mode,
-        "difference": None if difference is None else asdict(difference),
+        "before": _side_record(before, common.before),
+        "after": _side_record(after, common.after),
+        "mode": common.mode,
+        "kept_back": common.kept_back,
+        "is_chosen_on": common.is_chosen_on,
+        "difference": common.difference,
         "better": sum(each > 0 for each in changes),
         "worse": sum(each < 0 for each in changes),
         "same": sum(each == 0 for each in changes),
@@ -130,30 +134,23 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     }
 
 
-def compare_versions(
-    known: Aggregates, before: int, after: int, *, mode: str | None = None, limit: int = 100
-) -> dict[str, Any]:
-    """Compare two versions of a run sample by sample, on the samples that both were tried on.
+def compare_versions(known: Aggregates, before: int, after: int, *, limit: int = 100) -> dict[str, Any]:
+    """Compare two versions of a run sample by sample, on samples that both were tried on, as `compare` chooses them.
 
     Args:
         known: What is known of the run.
         before: The number of a version.
         after: The number of the other one.
-        mode: Which rollouts to compare, `other` for those without a mode; None for held-out ones where both have
-            samples of them in common, else validation ones, else those of training.
         limit: How many of the samples that changed to return; of more, those that lost and gained most.
 
     Returns:
-        `mode`, that of the rollouts; `better`, `worse` and `same`, counts of samples with a reward on at least one
-        side; `difference`, the paired difference with its interval, None without a sample with both rewards;
+        `mode` and `kept_back`, of the samples; `better`, `worse` and `same`, counts of samples with a reward on at
+        least one side; `difference`, the paired difference, None without a sample with both rewards;
         `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
         failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
     """
-    kinds = [each or "other" for each in MODES] if mode is None else [mode]
-    for kind in kinds:
-        old, now = known.by_sample(before, kind), known.by_sample(after, kind)
-        if old.keys() & now.keys():
-            break
+    common = common_samples(*(Side("", known, number + 1, False) for number in (before, after)))
+    old, now = ({rows[0].sample: rows for rows in each.values()} for each in (common.old, common.new))
     pairs: list[dict[str, Any]] = []
     for sample in sorted(old.keys() & now.keys()):
         means = mean_of(old[sample]), mean_of(now[sample])
@@ -168,13 +165,13 @@ def compare_versions(
         | {"old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id}
         for each in shown
     ]
-    measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
     return {
-        "mode": None if kind == "other" else kind,
+        "mode": common.mode,
+        "kept_back": common.kept_back,
         "better": sum(each["change"] > 0 for each in pairs),
         "worse": sum(each["change"] < 0 for each in pairs),
         "same": len(pairs) - len(changed),
-        "difference": None if measured is None else asdict(measured),
+        "difference": common.difference,
         "rows": rows,
         "inputs": known.inputs(each["sample"] for each in rows),
     }
@@ -202,17 +199,61 @@ def _change(sample: dict[str, Any]) -> float:
     return change(sample["before"], sample["after"])
 
 
-def _by_sample(side: Side, mode: RolloutMode | None) -> dict[bytes, list[Row]]:
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The rollouts of two sides on samples of one kind, by sample; what they say as JSON values, as in `compare`."""
+
+    mode: RolloutMode | None
+    kept_back: bool
+    is_chosen_on: bool
+    old: dict[bytes, list[Row]]
+    new: dict[bytes, list[Row]]
+
+    @property
+    def before(self) -> dict[str, Any] | None:
+        """The mean reward of the first side."""
+        return self._record(estimate(map(mean_of, self.old.values())))
+
+    @property
+    def after(self) -> dict[str, Any] | None:
+        """The mean reward of the second side."""
+        return self._record(estimate(map(mean_of, self.new.values())))
+
+    @property
+    def difference(self) -> dict[str, Any] | None:
+        """From the one to the other, over the samples of both."""
+        pairs = [(mean_of(self.old[key]), mean_of(self.new[key])) for key in self.old.keys() & self.new.keys()]
+        return self._record(paired_difference([old for old, _ in pairs], [new for _, new in pairs]))
+
+    def _record(self, measured: Measured | None) -> dict[str, Any] | None:
+        shown = without_interval(measured) if self.is_chosen_on else measured
+        return None if shown is None else asdict(shown)
+
+
+def common_samples(before: Side, after: Side) -> Common:
+    """Find the kind of samples that tells most of two sides, as `compare` says."""
+    for mode, wants_kept in [(mode, kept) for mode in MODES for kept in (True, False)]:
+        (old, *was), (new, *now) = (_by_sample(side, mode, wants_kept=wants_kept) for side in (before, after))
+        if old.keys() & new.keys():
+            break
+    is_chosen_on = mode != "test" and any(is_chosen and not kept for kept, is_chosen in (was, now))
+    return Common(mode, any(kept for kept, _ in (was, now)), is_chosen_on, old, new)
+
+
+def _by_sample(side: Side, mode: RolloutMode | None, *, wants_kept: bool) -> tuple[dict[bytes, list[Row]], bool, bool]:
+    """Return rollouts by sample, whether they are those alone that were kept back, and whether the side was chosen."""
     keys, version = side.known.sample_keys(), None if side.version is None else side.version - 1
-    return {keys[sample]: rows for sample, rows in side.known.by_sample(version, mode or "other").items()}
+    found = {keys[sample]: rows for sample, rows in side.known.by_sample(version, mode or "other").items()}
+    kept = {key: rows for key, each in found.items() if (rows := [row for row in each if row.kept_back])}
+    is_kept = wants_kept and bool(kept)
+    return kept if is_kept else found, is_kept, (side.version or 1) > 1
 
 
-def _side_record(side: Side, samples: dict[bytes, list[Row]]) -> dict[str, Any]:
-    measured = estimate(mean_of(each) for each in samples.values())
+def _side_record(side: Side, measured: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "label": side.label,
         "run": side.run_id,
         "version": side.version,
         "is_best": side.is_best,
-        "estimate": None if measured is None else asdict(measured),
+        "estimate": measured,
     }

@@ -19,7 +19,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import RolloutStatus
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.collect import FORMAT, about_run
-from lightning_viewer.compare import compare_versions
+from lightning_viewer.compare import Side, common_samples
 from lightning_viewer.reading import Follower
 
 logger = logging.getLogger(__name__)
@@ -431,24 +431,16 @@ def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str,
     best = next((number for number, each in enumerate(versions) if each["is_best"]), 0)
     if not versions:
         return None
-    before, after = ({each["mode"]: each for each in versions[number]["rewards"]} for number in (0, best))
-    mode = next((mode for mode in ("test", "val", "train", None) if mode in before and mode in after), None)
-    if mode not in before:
+    common = common_samples(*(Side("", known, number + 1, False) for number in (0, best)))
+    if common.before is None or common.after is None:
         return None
-    found: dict[str, Any] = {
-        "mode": mode,
-        "kept_back": False,
-        "before": before[mode],
-        "after": None,
-        "difference": None,
+    return {
+        "mode": common.mode,
+        "kept_back": common.kept_back,
+        "before": common.before,
+        "after": common.after if best else None,
+        "difference": common.difference if best else None,
     }
-    if best != 0:
-        difference = compare_versions(known, 0, best, mode=mode or "other", limit=0)["difference"]
-        found |= {"after": after.get(mode), "difference": difference}
-        if mode != "test":  # the best was chosen on these
-            for name in ("before", "after", "difference"):
-                found[name] = found[name] and {**found[name], "low": None, "high": None}
-    return found
 
 
 def _state_of(path: Path) -> object:

@@ -133,7 +133,8 @@ def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: in
         compared: What `compare` returned.
         limit: How many samples to print.
     """
-    samples = SAMPLES[compared["mode"]]
+    samples = SAMPLES[compared["mode"]] + (" that the search did not use" if compared["kept_back"] else "")
+    caveat = "; a search chose by these, so there is no interval" if compared["is_chosen_on"] else ""
     for name in ("before", "after"):
         side = compared[name]
         measured = "no reward" if side["estimate"] is None else str(Estimate(**side["estimate"]))
@@ -144,7 +145,7 @@ def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: in
     if compared["difference"] is None:
         console.print(f"no sample has a reward on both sides, of {counted(len(compared['samples']), 'sample')}")
     else:
-        console.print(Text(f"reward on {samples}: {PairedDifference(**compared['difference'])}", style="bold"))
+        console.print(Text(f"reward on {samples}: {PairedDifference(**compared['difference'])}{caveat}", style="bold"))
     console.print(_change_words(compared))
     console.print()
     _print_changes(console, compared, limit=limit)

@@ -21,11 +21,12 @@ REWARDS = {"first": [1.0, 0.0, 0.0, 0.0], "second": [1.0, 1.0, 1.0, 0.0], "third
 
 
 class TriesAll(Algorithm):
-    """Tries these versions on the same samples; names the last but one as the best."""
+    """Tries these versions on the same samples; keeps the first back; names the last version but one as the best."""
 
-    def __init__(self, *versions: str) -> None:
+    def __init__(self, *versions: str, kept_back: int = 0) -> None:
         super().__init__()
         self.versions = versions
+        self.kept_back = kept_back
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         store = self.get_store()
@@ -34,7 +35,10 @@ class TriesAll(Algorithm):
             resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
             resources_id = (await store.add_resources(resources)).resources_id
             best = resources if template == self.versions[-2:][0] else None
-            await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
+            samples = list(val_dataset)
+            held, others = samples[: self.kept_back], samples[self.kept_back :]
+            await run_batch(store, held, mode="val", resources_id=resources_id, kept_back=True)
+            await run_batch(store, others, mode="val", resources_id=resources_id)
             self.report({}, step=step, best_resources=best)
 
 
@@ -71,8 +75,8 @@ async def writes_what_a_terminal_obeys(task: int) -> float:
     raise ValueError("no \x1b]0;owned\x07 tag \x1b[2J")
 
 
-def run(root: Path, *versions: str, samples: int = 5) -> str:
-    trainer = Trainer(algorithm=TriesAll(*versions), run_dir=root)
+def run(root: Path, *versions: str, samples: int = 5, kept_back: int = 0) -> str:
+    trainer = Trainer(algorithm=TriesAll(*versions, kept_back=kept_back), run_dir=root)
     trainer.fit(agent, val_dataset=[{"n": number} for number in range(samples)])
     asyncio.run(trainer.store.aclose())
     assert trainer.recording is not None
@@ -92,11 +96,11 @@ def test_versions_of_one_run_are_compared_on_the_samples_that_both_were_tried_on
     assert (found["before"]["label"], found["after"]["label"]) == (f"{name}:v1", f"{name}:v2")
     assert (found["before"]["is_best"], found["after"]["is_best"]) == (False, True)
     assert (found["mode"], found["better"], found["worse"], found["same"], found["unpaired"]) == ("val", 2, 0, 2, 1)
-    expected = paired_difference(REWARDS["first"], REWARDS["second"])
-    assert expected is not None
     assert found["difference"]["difference"] == 0.5
-    assert (found["difference"]["low"], found["difference"]["high"]) == (expected.low, expected.high)
     assert (found["difference"]["n"], found["difference"]["lost"]) == (4, 1)
+    # A search chose by them.
+    measured = (found["before"]["estimate"], found["after"]["estimate"], found["difference"])
+    assert [(each["low"], each["high"]) for each in measured] == [(None, None)] * 3
     assert [each["input"]["n"] for each in found["samples"]][-1] == 4
     assert found["samples"][-1]["difference"] is None
     assert len(found["samples"][0]["before_rollouts"]) == 1
@@ -111,12 +115,30 @@ def test_runs_are_compared_by_their_best_versions(tmp_path: Path) -> None:
     assert [each["difference"] for each in found["samples"]] == [-1.0, -1.0, 0.0]
 
 
+def test_runs_that_tried_one_version_are_compared_with_their_interval(tmp_path: Path) -> None:
+    found = compared(tmp_path, *(run(tmp_path, version, samples=4) for version in ("first", "second")))
+    expected = paired_difference(REWARDS["first"], REWARDS["second"])
+    assert expected is not None
+    assert (found["difference"]["low"], found["difference"]["high"]) == (expected.low, expected.high)
+    assert not found["is_chosen_on"]
+
+
+@pytest.mark.parametrize("before", ["first", ""], ids=["of the same run", "of a run that kept none back"])
+def test_samples_that_the_algorithm_kept_back_are_compared_alone(before: str, tmp_path: Path) -> None:
+    other, name = run(tmp_path, "first"), run(tmp_path, "first", "second", "third", kept_back=3)
+    found = compared(tmp_path, f"{name}:first" if before else other, f"{name}:best")
+    assert sorted(each["input"]["n"] for each in found["samples"]) == [0, 1, 2]
+    assert (found["mode"], found["kept_back"], found["is_chosen_on"]) == ("val", True, False)
+    assert found["difference"]["low"] is not None
+
+
 def test_people_see_the_samples_that_changed_with_the_greatest_loss_first(tmp_path: Path) -> None:
     name = run(tmp_path, "first", "second", "third")
     done = CliRunner().invoke(compare, [f"{name}:v2", f"{name}:v3", "-n", "2", "--runs-dir", str(tmp_path)])
     lines = done.output.splitlines()
-    assert lines[0].startswith(f"before  {name}:v2 (best)  0.75 (95% ")
-    assert lines[2].startswith("reward on validation samples: 0.75 → 0.00 (-0.75, 95% ")
+    assert lines[0].startswith(f"before  {name}:v2 (best)  0.75 (n=4, 1 lost)")
+    caveat = "; a search chose by these, so there is no interval"
+    assert lines[2] == f"reward on validation samples: 0.75 → 0.00 (-0.75, n=4, 1 lost){caveat}"
     assert lines[3] == "0 better, 3 worse, 1 same, 1 without a reward on one side or both"
     worst = compared(tmp_path, f"{name}:v2", f"{name}:v3")["samples"][0]
     [rollout_id] = worst["after_rollouts"]

@@ -321,6 +321,7 @@ function Compared({ found, run }) {
       <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
       ${difference && html`<${Difference} found=${difference} />`}
       <${Intervals} rows=${rows} />
+      ${found.is_chosen_on && html`<p class="note">A search chose by these samples, so there is no interval.</p>`}
       <p class="note">before: <code>${before.label}</code>, after: <code>${after.label}</code></p></section>
     <section class="card"><h2>Sample by sample</h2>
       <p><${WonAndLost} found=${found} />, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
