@@ -59,6 +59,8 @@ class Algorithm(AttachedToTrainer, ABC):
 
     measures_held_out: ClassVar[bool] = False
     """Whether `run` measures on the held-out samples itself; see `get_test_dataset`."""
+    reads_older_steps: ClassVar[bool] = False
+    """Whether it reads what was said in the rollouts of all steps when it is resumed; `keep_spans` is then refused."""
     end_seconds: ClassVar[float] = 5.0
     """How long `run` may take to end when the budget is used up: a coroutine is cancelled and may save what it has
     come to, a plain method finds out by itself. What takes longer is left behind."""

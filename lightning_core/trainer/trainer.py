@@ -189,6 +189,11 @@ class Trainer:
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
         )
+        if keep_spans is not None and self.algorithm is not None and self.algorithm.reads_older_steps:
+            raise ConfigError(
+                f"keep_spans is {keep_spans}, and {type(self.algorithm).__name__} reads what was said in all steps "
+                "when it is resumed; leave keep_spans out"
+            )
         self.store: LightningStore = self._build("stores", store, LightningStore)
         self.tracer: Tracer = self._build("tracers", tracer, Tracer)
         self.adapter: TraceAdapter[Any] = self._build("adapters", adapter, TraceAdapter)

@@ -102,7 +102,7 @@ def test_elsewhere_a_step_is_a_line_only_where_the_best_has_changed() -> None:
     assert file.getvalue().splitlines() == [
         "[   0.0 s] run run-1 started",
         f"[   0.0 s] reward {estimate([0.0, 0.0])}; 1,002 of 2,000 done",
-        f"[   0.0 s] best 1.00 (n=2); 1,006 of 2,000 done; about 1 s left",
+        "[   0.0 s] best 1.00 (n=2); 1,006 of 2,000 done; about 1 s left",
     ]
 
 

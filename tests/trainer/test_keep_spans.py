@@ -44,6 +44,14 @@ def test_the_newest_steps_keep_what_was_said_and_all_keep_their_rewards() -> Non
     assert metrics == fit()[1]
 
 
+@pytest.mark.parametrize("name", ["apo", "gepa"])
+def test_an_algorithm_that_reads_older_steps_refuses_it(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"keep_spans is 8, and {name.upper()} reads what was .* leave keep_spans out"
+    ):
+        Trainer(algorithm=name, keep_spans=8)
+
+
 def test_a_number_of_steps_below_1_is_refused() -> None:
     with pytest.raises(ConfigError, match="keep_spans is 0; it is a number of steps from 1 on, or None to keep all"):
         Trainer(algorithm="baseline", keep_spans=0)

@@ -93,6 +93,8 @@ class APO(Algorithm):
         ValueError: When an option has a value that it cannot have.
     """
 
+    reads_older_steps = True
+
     @deprecated(without_effect={"_poml_trace": "requests are not written in POML; spans and the log have them"})
     def __init__(
         self,

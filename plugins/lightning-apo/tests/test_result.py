@@ -23,7 +23,9 @@ async def result_of(run: ToyRun, models: ToyModels, **options: Any) -> APO:
 async def test_the_result_carries_its_interval_the_paired_difference_and_the_number_of_samples(
     models: ToyModels,
 ) -> None:
-    algorithm = await result_of(ToyRun(), models)
+    run = ToyRun()
+    algorithm = await result_of(run, models)
+    assert {step["val_reward_low"] for step in run.steps} == {None}  # of samples that chose the best of each step
     result = algorithm.get_result()
     # Only these two were tried on the held samples.
     first, best = (each for each in result.history if len(each.rewards) == len(VAL))

@@ -97,6 +97,8 @@ class GEPA(Algorithm):
         ValueError: When an option has a value that it cannot have.
     """
 
+    reads_older_steps = True
+
     def __init__(
         self,
         async_openai_client: AsyncOpenAI | None = None,
