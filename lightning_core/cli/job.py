@@ -20,7 +20,7 @@ from lightning_core.display.live import Display
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
 from lightning_core.runs import FitResult
 from lightning_core.runs.manifest import Origin, describe_origin
-from lightning_core.runs.summary import more_budget
+from lightning_core.runs.result import more_budget
 from lightning_core.secrets import hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 

@@ -20,7 +20,7 @@ from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
-from lightning_core.runs.summary import MAX_CAUSE_CHARACTERS, hook_lines
+from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.texts import seconds, shortened, usage_words
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
 

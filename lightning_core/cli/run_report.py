@@ -16,7 +16,7 @@ from lightning_core.runs.folder import RunFolder, Standing, runs_in
 from lightning_core.runs.manifest import Manifest, now
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.recording import read_best
-from lightning_core.runs.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
+from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
 from lightning_core.texts import seconds, shortened, visible_prompt
 from lightning_core.types import PromptTemplate
 

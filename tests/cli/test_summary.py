@@ -13,7 +13,7 @@ from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.cli.display import result_record, write_result
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, FailedHook, Failure, FitResult, RolloutCounts, RunUsage
-from lightning_core.runs.summary import more_budget, print_summary, prompt_diff
+from lightning_core.runs.result import more_budget, print_summary, prompt_diff
 from lightning_core.types import LLM, NamedResources, PromptTemplate
 
 FIRST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.\n\n{question}")}

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from lightning_core.cli import agl
 from lightning_core.cli.console import plain_console
 from lightning_core.runs import FitResult
-from lightning_core.runs.summary import print_summary
+from lightning_core.runs.result import print_summary
 from lightning_core.types import PromptTemplate
 
 AGENT = """

@@ -16,7 +16,7 @@ from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.budget import Budget
 from lightning_core.errors import BudgetExhausted
 from lightning_core.runs import RunFolder
-from lightning_core.runs.summary import more_budget
+from lightning_core.runs.result import more_budget
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
 from tests.trainer.proxy_agents import ask, ask_and_bear, call, one_waits

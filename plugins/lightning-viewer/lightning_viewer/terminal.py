@@ -11,8 +11,7 @@ from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.errors import NotFound
-from lightning_core.runs.result import pattern_of
-from lightning_core.runs.summary import SAMPLES
+from lightning_core.runs.result import SAMPLES, pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.texts import counted, seconds, shortened, visible
 from lightning_core.types import AttemptedRollout, NamedResources
