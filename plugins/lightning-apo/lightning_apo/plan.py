@@ -117,7 +117,8 @@ class Plan:
     def __str__(self) -> str:
         return (
             f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own "
-            f"({self.critic_calls:,} of {self.gradient_model}, {self.editor_calls:,} of {self.apply_edit_model})"
+            f"({self.critic_calls:,} critiques by {self.gradient_model}, "
+            f"{self.editor_calls:,} edits by {self.apply_edit_model})"
         )
 
 

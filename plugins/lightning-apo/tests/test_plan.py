@@ -20,7 +20,9 @@ def test_a_plan_says_in_one_line_what_it_costs() -> None:
     # and one more for the beam; and two prompts on a third of the validation samples
     options = {"beam_rounds": 3, "val_batch_size": 10}
     plan = APO(**options).plan(list(range(100, 400)), list(range(50)))
-    assert str(plan) == ("at most 560 rollouts and 60 model calls of its own (12 of gpt-5-mini, 48 of gpt-4.1-mini)")
+    assert str(plan) == (
+        "at most 560 rollouts and 60 model calls of its own (12 critiques by gpt-5-mini, 48 edits by gpt-4.1-mini)"
+    )
     assert (plan.rollouts, plan.model_calls) == (560, 60)
 
 
