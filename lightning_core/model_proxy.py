@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from lightning_core.budget import Budget
 from lightning_core.concurrency import Startable
-from lightning_core.errors import Fault, ProxyError, RegistryError
+from lightning_core.errors import Fault, RegistryError
 from lightning_core.registry import Registry, default_registry
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, Resource
@@ -126,14 +126,6 @@ class ModelProxy(Startable):
     @abstractmethod
     async def status(self) -> dict[str, Any]:
         """Return how it stands; under `budget` what was used of one."""
-
-    async def budget_beyond(self, refusals: int) -> dict[str, Any] | None:
-        """Return how its budget stands when it has refused more calls than these, or after a while; None for none.
-
-        Raises:
-            ProxyError: When it cannot be reached, or refuses.
-        """
-        raise ProxyError(f"{type(self).__name__} counts no budget for others")
 
 
 async def flush_calls(

@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from lightning_core.adapter import genai
 from lightning_core.budget import Budget, Limit
 from lightning_core.errors import AlgorithmError, BudgetExhausted, ConfigError, ProxyError
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.runs.result import BudgetUse
 from lightning_core.store import LightningStore
+from lightning_core.types import Span
 
 _STATUS = 402
 """The proxy's answer to such a call; HTTP's "Payment Required"."""
@@ -48,9 +50,6 @@ def _status(error: BaseException) -> Any:
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 1.0
-"""How long after it could not be reached the proxy is asked again."""
-
 _LAST_SECONDS = 1.0
 """How long the last answer may hold up the end of a run."""
 
@@ -58,87 +57,63 @@ _LAST_SECONDS = 1.0
 class BudgetElsewhere:
     """What a proxy of another process counts, for all who call it: this run, and perhaps others.
 
-    It is asked to answer when it has refused a call. A refusal before `watching` began is not this run's.
+    A listener of the run's hooks: it asks the proxy when a rollout had a call refused, and after each step of the
+    algorithm. A refusal before `watching` began is not this run's.
 
     Args:
         proxy: The proxy; asked only while `watching`.
     """
 
+    stays_with_algorithm = True
+
     def __init__(self, proxy: ModelProxy) -> None:
         self._proxy = proxy
         self._refusals_before: int | None = None
+        self._on_refusal: Callable[[Limit], None] = lambda limit: None
         self.use: BudgetUse | None = None
         """How it stood when it was asked last; None where the proxy has no budget, or does not say."""
 
+    async def lightning_rollout_end(self, spans: Sequence[Span]) -> None:
+        """Ask the proxy if it has refused a call; the hook of this name."""
+        if any(span.attributes.get(genai.ERROR_TYPE) == genai.BUDGET_EXHAUSTED for span in spans):
+            await self.look()
+
+    async def lightning_step_end(self) -> None:
+        """Ask the proxy; the hook of this name."""
+        await self.look()
+
     @asynccontextmanager
-    async def watching(self, tell: Callable[[Limit], None]) -> AsyncIterator[None]:
-        """Ask the proxy during the block, and tell which limit has kept a call of this time from starting."""
+    async def watching(self, on_refusal: Callable[[Limit], None]) -> AsyncIterator[None]:
+        """Count refusals from now on; during the block, pass the limit that has kept a call from starting on."""
         said = await self._ask()
         if said is None:
             yield
             return
-        self._refusals_before = int(said["refusals"])
-        task = asyncio.create_task(self._watch(tell), name="budget of the proxy")
+        self._refusals_before, self._on_refusal = int(said["refusals"]), on_refusal
         try:
             yield
         finally:
             self._refusals_before = None
-            task.cancel()
-            await asyncio.wait((task,))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_SECONDS):
                     await self._ask()
 
-    async def look(self) -> Limit | None:
-        """Return the limit that has kept a call from starting since `watching` began; None where none has."""
-        if self._refusals_before is None:
-            return None
-        said = await self._ask()
-        return None if said is None else self._refused(said)
-
-    async def _watch(self, tell: Callable[[Limit], None]) -> None:
-        is_known = True
-        while self._refusals_before is not None:
-            try:
-                said = await self._proxy.budget_beyond(self._refusals_before)
-            except ProxyError as exc:
-                if is_known:
-                    self._warn(exc)
-                is_known = False
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            is_known = True
-            if said is None:  # another proxy is there by now
-                return
-            self._take(said)
-            limit = self._refused(said)
-            if limit is not None:
-                tell(limit)
-                return
-
-    def _refused(self, said: dict[str, Any]) -> Limit | None:
+    async def look(self) -> None:
+        """Ask the proxy whether it has kept a call from starting since `watching` began."""
+        if self._refusals_before is None or (said := await self._ask()) is None:
+            return
         before = self._refusals_before
-        if before is None or said["refusals"] <= before:
-            # Less than before are those of a proxy that was started again.
-            self._refusals_before = None if before is None else said["refusals"]
-            return None
-        limit: Limit = said["reached"]
-        return limit
+        if before is not None and said["refusals"] > before:
+            self._on_refusal(said["reached"])
+        elif before is not None:  # fewer than before are those of a proxy that was started again
+            self._refusals_before = said["refusals"]
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
             said: dict[str, Any] | None = (await self._proxy.status()).get("budget")
-        except ProxyError as exc:
-            self._warn(exc)
+        except ProxyError as exc:  # a run whose proxy is gone finds that out by its calls
+            logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, exc)
             return None
-        self._take(said)
-        return said
-
-    def _warn(self, error: ProxyError) -> None:
-        # A run whose proxy is gone finds that out by its calls.
-        logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, error)
-
-    def _take(self, said: dict[str, Any] | None) -> None:
         if said is not None:
             self.use = BudgetUse(
                 limits=said["limits"],
@@ -146,6 +121,7 @@ class BudgetElsewhere:
                 unpriced_calls=said["unpriced_calls"],
                 proxy=self._proxy.url,
             )
+        return said
 
 
 STATE = "lightning_core.budget"
@@ -311,10 +287,7 @@ class BudgetOfRun:
             await asyncio.wait({task})
             raise
         if self._elsewhere is not None and not self._used_up.done():
-            # The result of the work may be that of refused calls.
-            limit = await self._elsewhere.look()
-            if limit is not None:
-                self._end_elsewhere(limit)
+            await self._elsewhere.look()  # the result of the work may be that of refused calls
         if not can_be_cancelled and self.budget is not None and self.budget.is_time_over:
             self._settle("seconds")  # it may have found out by itself first
         if not self._used_up.done():

@@ -100,10 +100,8 @@ class Run:
         self._test_dataset = test_dataset
         self._proxy = trainer.llm_proxy if leads(trainer.strategy) else None
         self._initial: NamedResources | None = None
-        self._budget = BudgetOfRun(
-            trainer.next_budget() if leads(trainer.strategy) else None,
-            elsewhere=BudgetElsewhere(self._proxy) if self._proxy is not None and self._proxy.is_remote else None,
-        )
+        elsewhere = BudgetElsewhere(self._proxy) if self._proxy is not None and self._proxy.is_remote else None
+        self._budget = BudgetOfRun(trainer.next_budget() if leads(trainer.strategy) else None, elsewhere=elsewhere)
         trainer.result = None
         self._store = trainer.next_store()
         self._recording = trainer.recording
@@ -116,6 +114,8 @@ class Run:
             )
         self._first = trainer.first_rollouts(algorithm)
         self._hooks = trainer.hooks.also(self._first)
+        if elsewhere is not None:
+            self._hooks = self._hooks.also(elsewhere)
         if trainer.keep_spans is not None:
             self._hooks = self._hooks.also(Retention(self._store, trainer.keep_spans))
         self._display = trainer.next_display()

@@ -1,7 +1,9 @@
 """A proxy that runs by itself has a budget of its own: a run ends with it, and says whose it was."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.budget import Budget
-from lightning_core.errors import BudgetExhausted
 from lightning_core.runs import RunFolder
 from lightning_core.runs.result import more_budget
 from lightning_core.types import NamedResources
@@ -83,6 +84,36 @@ async def test_an_algorithm_that_goes_on_asking_is_ended(
     assert result.status == "budget"
     assert len(rounds) == 4
     assert len(engine.received) == 3
+
+
+async def test_runners_of_other_processes_end_with_it_too(
+    elsewhere: LLMProxy, store: InMemoryLightningStore, engine: FakeEngine
+) -> None:
+    @algo
+    async def endless(store: LightningStore, initial_resources: NamedResources) -> None:
+        resources_id = (await store.add_resources(initial_resources)).resources_id
+        while True:
+            await run_batch(store, [1], mode="train", resources_id=resources_id)
+
+    strategy = {"name": "processes", "n_runners": 1}
+    async with asyncio.timeout(60):
+        result = await trainer_of(elsewhere, store, algorithm=endless, strategy=strategy).fit_async(ask)
+    assert result.status == "budget"
+    assert len(engine.received) == 3
+
+
+async def test_a_step_of_the_algorithm_asks_it(elsewhere: LLMProxy, store: InMemoryLightningStore) -> None:
+    @algo
+    async def bears_refusals(store: LightningStore, llm_proxy: RemoteProxy, report: Reporter) -> None:
+        async with own_calls(store, llm_proxy, algorithm="mine") as llm:
+            for step in count(1):
+                with suppress(OSError):
+                    await asyncio.to_thread(call, llm, "criticise")
+                report({"reward": 0.5}, step=step)
+
+    async with asyncio.timeout(20):
+        result = await trainer_of(elsewhere, store, algorithm=bears_refusals).fit_async(ask)
+    assert (result.status, result.metrics["reward"]) == ("budget", 0.5)
 
 
 async def test_a_refusal_of_the_algorithms_own_call_is_not_its_failure(
@@ -159,74 +190,6 @@ async def test_the_runs_own_time_ends_it_as_well(
     assert result.status == "budget"
     assert result.budget is not None
     assert (result.budget.ended_by, result.budget.proxy) == ("seconds", None)
-
-
-@pytest.fixture
-async def remote(elsewhere: LLMProxy) -> AsyncIterator[RemoteProxy]:
-    remote = RemoteProxy(elsewhere.url, key=elsewhere.key or "")
-    yield remote
-    await remote.stop()
-
-
-async def use_up(proxy: LLMProxy) -> None:
-    """Let the budget refuse a call, as if somebody had made more than there are."""
-    assert proxy.budget is not None
-    for _ in range(3):
-        proxy.budget.start_call()
-    with pytest.raises(BudgetExhausted):
-        proxy.budget.start_call()
-
-
-async def asked(remote: RemoteProxy, proxy: LLMProxy) -> "asyncio.Task[Any]":
-    """Ask for the first refusal, and return when the proxy lets the question wait."""
-    task = asyncio.create_task(remote.budget_beyond(0))
-    await until(lambda: bool(listeners(proxy)))
-    return task
-
-
-def listeners(proxy: LLMProxy) -> int:
-    """How many wait for a refusal."""
-    assert proxy.budget is not None
-    return len(proxy.budget._refusal_listeners)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_so():  # noqa: ASYNC110  # what is waited for happens in the proxy's thread
-            await asyncio.sleep(0.001)
-
-
-async def test_a_refusal_is_told_to_whoever_waits_for_it(elsewhere: LLMProxy, remote: RemoteProxy) -> None:
-    task = await asked(remote, elsewhere)
-    assert not task.done()
-    await use_up(elsewhere)
-    budget = await asyncio.wait_for(task, 15)  # it would wait for 20 s
-    assert (budget["refusals"], budget["reached"]) == (1, "calls")
-    # One that is known is not told again, one that is not is told at once.
-    assert (await asyncio.wait_for(remote.budget_beyond(0), 15))["refusals"] == 1
-
-
-async def test_nobody_is_listened_for_who_does_not_wait_any_more(elsewhere: LLMProxy, remote: RemoteProxy) -> None:
-    task = await asked(remote, elsewhere)
-    task.cancel()
-    await until(lambda: listeners(elsewhere) == 0)  # the question would wait for 20 s
-
-
-async def test_whoever_waits_for_a_refusal_does_not_keep_the_proxy_from_stopping(
-    elsewhere: LLMProxy, remote: RemoteProxy
-) -> None:
-    task = await asked(remote, elsewhere)
-    await elsewhere.stop()
-    assert (await task)["refusals"] == 0  # an answer, and not the word of a proxy that was kept for too long
-
-
-async def test_a_proxy_without_a_budget_says_so_at_once(store: InMemoryLightningStore, engine: FakeEngine) -> None:
-    async with LLMProxy(model_list=models(engine), store=store, key="secret") as proxy:
-        remote = RemoteProxy(proxy.url, key="secret")
-        try:
-            assert await asyncio.wait_for(remote.budget_beyond(0), 15) is None
-        finally:
-            await remote.stop()
 
 
 async def test_a_proxy_without_a_key_says_how_it_stands(elsewhere: LLMProxy) -> None:

@@ -95,15 +95,6 @@ class ProxyControl(ABC):
     async def status(self) -> dict[str, Any]:
         """Return how it stands."""
 
-    @abstractmethod
-    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
-        """Return how the budget stands as soon as it has refused more calls than these; None without a budget.
-
-        Args:
-            refusals: How many are known.
-            seconds: After so many it is returned in any case.
-        """
-
 
 Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Seconds; 0 for no wait."""

@@ -150,9 +150,6 @@ async def _flush(proxy: ProxyLLM, rollout: AttemptedRollout, key: str | None, *,
 _SECONDS = 30.0
 """How long an answer may take."""
 
-_WAIT_SECONDS = 20
-"""How long an answer that is waited for is asked to wait: connections that are silent for longer are cut by some."""
-
 
 class RemoteProxy(AddressedProxy):
     """Stands for a proxy of another process, as far as a run needs it: it is neither started nor stopped from here.
@@ -222,17 +219,7 @@ class RemoteProxy(AddressedProxy):
         """Return how it stands; see `LLMProxy.status`."""
         return await self._ask("/control/status")
 
-    async def budget_beyond(self, refusals: int) -> dict[str, Any] | None:
-        """Return how its budget stands when it has refused more calls than these, or after a while; None for none.
-
-        Raises:
-            ProxyError: When it cannot be reached, or refuses.
-        """
-        path = f"/control/budget?refusals={refusals}&seconds={_WAIT_SECONDS}"
-        budget: dict[str, Any] | None = (await self._ask(path, seconds=_WAIT_SECONDS + _SECONDS)).get("budget")
-        return budget
-
-    async def _ask(self, path: str, *, seconds: float = _SECONDS) -> dict[str, Any]:
+    async def _ask(self, path: str) -> dict[str, Any]:
         """Ask it for something.
 
         Raises:
@@ -241,7 +228,7 @@ class RemoteProxy(AddressedProxy):
         session = await self._sessions.current()
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_SECONDS):
                 async with session.get(self.url + path, headers=headers) as response:
                     answered = parse_object(await response.read())
                     status = response.status
@@ -250,5 +237,5 @@ class RemoteProxy(AddressedProxy):
         if status >= 300 or answered is None:
             error = (answered or {}).get("error")
             said = error.get("message") if isinstance(error, dict) else f"it answered {status}, and is perhaps no proxy"
-            raise ProxyError(f"the model proxy at {self.url} refused {path.partition('?')[0]}: {said}")
+            raise ProxyError(f"the model proxy at {self.url} refused {path}: {said}")
         return answered

@@ -1,14 +1,11 @@
 """The routes of a proxy besides model calls: reports of an attempt, and control over HTTP."""
 
-import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import parse_qs
 
 from lightning_http.auth import Role
-from lightning_http.body import ClientGone
 
 from lightning_core.adapter import read_model_calls
 from lightning_core.emitter import emit_annotation, emit_reward
@@ -61,9 +58,6 @@ def _cannot_be_cut_off(reason: str) -> None:
 FLUSH_PATH = "/flush"
 CONTROL_PREFIX = "/control/"
 
-MAX_WAIT_SECONDS = 60
-"""How long a question may wait for its answer."""
-
 _MAX_BODY_BYTES = 1024 * 1024
 
 
@@ -76,9 +70,7 @@ class ControlRoutes:
       to the store with the model calls, in the order in which they came;
     - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
       `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
-      how it stands, and is controlled in its own process alone;
-    - `GET /control/budget?refusals=N&seconds=S`, likewise: answers how the budget stands as soon as it has refused more
-      than N calls, or after S seconds.
+      how it stands, and is controlled in its own process alone.
 
     Args:
         control: The proxy's.
@@ -110,7 +102,7 @@ class ControlRoutes:
             return True
         if not path.startswith(CONTROL_PREFIX):
             return False
-        is_question = request.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
+        is_question = request.method == "GET" and path == f"{CONTROL_PREFIX}status"
         if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
             why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
             raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
@@ -148,8 +140,6 @@ class ControlRoutes:
 
     async def _take(self, request: Request, what: str) -> Mapping[str, Any]:
         control = self._control
-        if (request.method, what) == ("GET", "budget"):
-            return {"budget": await self._budget(request)}
         if request.method == "POST" and what in _ACTIONS:
             fields = await self._fields(request)
             if what == "pause":
@@ -165,22 +155,6 @@ class ControlRoutes:
         elif (request.method, what) != ("GET", "status"):
             raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
         return await control.status()
-
-    async def _budget(self, request: Request) -> Mapping[str, Any] | None:
-        asked = parse_qs(request.query)
-        refusals = _number(asked, "refusals", -1)
-        seconds = min(_number(asked, "seconds", 0), MAX_WAIT_SECONDS)
-        answer = asyncio.ensure_future(self._control.budget_beyond(refusals, seconds))
-        gone = asyncio.ensure_future(request.wait_closed())
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise ClientGone
-            return answer.result()
-        finally:
-            answer.cancel()
-            gone.cancel()
-            await asyncio.wait((answer, gone))
 
     async def _update(self, model_list: Any) -> None:
         if not isinstance(model_list, list):
@@ -200,7 +174,6 @@ class ControlRoutes:
         return fields
 
 
-_QUESTIONS = frozenset({"status", "budget"})
 _ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
 
 
@@ -209,13 +182,6 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
     return value
-
-
-def _number(asked: Mapping[str, Sequence[str]], name: str, default: int) -> int:
-    given = asked.get(name, [""])[-1]
-    if given and not given.isdecimal():
-        raise Refused(400, "invalid_request", f"{name} is {given!r}; it is a whole number from 0 on")
-    return int(given) if given else default
 
 
 def _seconds(fields: Mapping[str, Any], name: str) -> float | None:

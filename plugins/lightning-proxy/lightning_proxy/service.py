@@ -28,7 +28,7 @@ from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import App, IncomingBodies
 from lightning_proxy.routes import ControlRoutes
 from lightning_proxy.spans import Capture
-from lightning_proxy.spending import RefusalWaits, Spending
+from lightning_proxy.spending import Spending
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0
@@ -73,7 +73,6 @@ class ProxyService(ProxyControl):
         self._settings = settings
         self._registry = registry
         self._budget = budget
-        self._refusals = RefusalWaits(budget)
         self._views: OrderedDict[str, LightningStore] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -141,7 +140,6 @@ class ProxyService(ProxyControl):
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
         self.limiter.close()
-        self._refusals.close()
         if listener is not None:
             await listener.close(seconds=STOP_SECONDS)
         await self.attempts.aclose()
@@ -201,9 +199,6 @@ class ProxyService(ProxyControl):
                 for replica in self.replicas.all
             ],
         }
-
-    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
-        return await self._refusals.beyond(refusals, seconds)
 
     async def set_store(self, store: LightningStore) -> None:
         if self.outbox.is_busy:

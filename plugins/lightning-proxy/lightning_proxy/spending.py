@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, PositiveFloat, PositiveInt, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from lightning_core.budget import Budget, Limit, Reserve
+from lightning_core.budget import Budget, Reserve
 from lightning_core.errors import AttemptLimitReached, BudgetExhausted
 from lightning_proxy.owner import Owner
 
@@ -172,54 +172,3 @@ class UsageSoFar:
             choices = [value for name in ("n", "best_of") if isinstance(value := fields.get(name), int)]
             taken = asked * count * max(1, *choices, 1)
         return given, taken
-
-
-class RefusalWaits:
-    """Lets others wait. Belongs to one event loop.
-
-    Args:
-        budget: The budget; None for none.
-    """
-
-    def __init__(self, budget: Budget | None) -> None:
-        self._budget = budget
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._is_closed = False
-
-    async def beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
-        """Return how the budget stands, as soon as it has refused more calls than these; None without a budget.
-
-        Args:
-            refusals: How many are known.
-            seconds: After these it is returned in any case.
-        """
-        budget = self._budget
-        if budget is None:
-            return None
-        loop = asyncio.get_running_loop()
-        refused: asyncio.Future[None] = loop.create_future()
-
-        def tell(limit: Limit) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and with it all that waited
-                loop.call_soon_threadsafe(_settle, refused)
-
-        stop_listening = budget.listen_to_refusals(tell)
-        self._waiting.add(refused)
-        try:
-            if budget.refusals <= refusals and not self._is_closed:
-                await asyncio.wait((refused,), timeout=seconds)
-        finally:
-            self._waiting.discard(refused)
-            stop_listening()
-        return budget.status()
-
-    def close(self) -> None:
-        """Release all waiting calls, and let none wait from now on: the proxy is about to stop."""
-        self._is_closed = True
-        for refused in tuple(self._waiting):
-            _settle(refused)
-
-
-def _settle(refused: "asyncio.Future[None]") -> None:
-    if not refused.done():
-        refused.set_result(None)
