@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lightning_litellm import LitellmBackend
-from lightning_proxy.model_list import make_replicas, require_prices
+from lightning_proxy.models import make_replicas, require_prices
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import default_registry

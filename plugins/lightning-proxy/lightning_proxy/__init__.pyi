@@ -1,15 +1,15 @@
+from .admit import (
+    Drained as Drained,
+)
 from .backend import (
     Backend as Backend,
     BackendAnswer as BackendAnswer,
     BackendRequest as BackendRequest,
 )
-from .limiter import (
-    Drained as Drained,
-)
 from .llm_proxy import (
     LLMProxy as LLMProxy,
 )
-from .model_list import (
+from .models import (
     ModelConfig as ModelConfig,
 )
 from .remote import (

@@ -1,16 +1,14 @@
-"""One call of an agent, from its HTTP request to its span.
+"""One call of an agent as three values: what was asked, how it is sent, and how it ended.
 
 A call passes these files, in this order:
 
-1. `engine.py` makes the `Call` of a request (`request.py`): whose it is and whether it may be made (`owner.py`,
-   `paths.py`), and which API it speaks (`dialects/`).
-2. `limiter.py` lets it start: in its turn, and not during a pause; `spending.py`: within the budget and the limits of
-   its attempt.
-3. `dispatch.py` sets the parameters of its model (`model_list.py`), sends it to a replica (`replicas.py`) through its
-   backend (`openai_backend.py`), and tries again, or another model. `conversion/` makes it a call of chat, and its
-   answer one of the agent's API, where the replica needs that.
-4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
-5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
+1. `app.py` finds out whose an HTTP request (`request.py`) is (`owner.py`), and `reader.py` reads its `Call`: whether it
+   may be made (`paths.py`), and which API it speaks.
+2. Admit: `admit.py` lets it start, in its turn, not during a pause, within the budget and the limits of its attempt.
+3. Send: `send.py` sets the parameters of its model (`models.py`), sends it to a replica (`replicas.py`) through its
+   backend (`openai_backend.py`), and tries again, or another model. `relay.py` hands the answer to the agent, whole or
+   piece by piece, and has it read.
+4. Settle: `app.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
 
 import asyncio
@@ -33,131 +31,126 @@ _WATCH_AFTER_SECONDS = 0.05
 """After how long an agent that gets its answer in one piece is watched for hanging up."""
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """What is known of a call. Times are in seconds since the epoch, durations are by a monotonic clock."""
+@dataclass(slots=True)
+class Route:
+    """How a call is sent."""
 
-    request: Request
-    path: str
-    """Below the URL of its attempt; once it is routed, below `/v1`."""
-    owner: Owner | None
-    """The attempt that it belongs to; None for a call that belongs to none."""
-    role: Role
-    """What the key of the caller opens."""
-    may_manage: bool = False
-    """Whether the caller may change what the backend has and serves: it has the algorithm's key."""
-    purpose: str | None = None
-    """What it is for, where the agent itself does not make it: `judge`."""
-    parent: tuple[str, str] | None = None
-    """The trace id and the span id that the agent's call is part of, where it says so."""
-
-    dialect: Dialect | None = None
-    """The API that it speaks; None for a call that passes through as it is, and is not recorded."""
-    body: bytes = b""
-    fields: dict[str, Any] | None = None
-    """The body, read, with the parameters of its model; None where it is not a JSON object. Not to be changed."""
     target: str | None = None
     """The name of the model list that it is for now: what the agent asks for, or what that stands for."""
-    pinned: Replica | None = None
-    """The only replica that can answer it; None for any of its model."""
-    is_free: bool = False
-    """Whether a budget does not count it."""
-    is_management: bool = False
-    """Whether it manages the backend: then it is not a model call, and no pause holds it."""
-
-    began: float = 0.0
-    duration: float = 0.0
-    first_chunk_seconds: float | None = None
-    """From its beginning to the first piece of a stream."""
-    size: int = 0
-    """About how many bytes its span holds."""
+    body: bytes = b""
+    fields: dict[str, Any] | None = None
+    """What was asked, with the parameters of its model; None where it is not a JSON object. Not to be changed."""
+    fell_back: bool = False
+    """Whether another model is asked than the one that it was for."""
+    replica: Replica | None = None
+    """Where it was sent last."""
     tries: int = 0
     dropped_tools: Sequence[str] = ()
     """The types of tools that the agent offers, and that the model's engine does not have."""
-    fell_back: bool = False
-    """Whether another model is asked than the one that it was for."""
-    abandoned_tokens: int = 0
-    """What models may have used that were given up for another one: an estimate."""
-    abandoned_cost: float = 0.0
-    """The same in US dollars, where there are prices."""
-    replica: Replica | None = None
-    """Where it was sent last."""
     is_sent: bool = False
     """Whether a backend may have worked on it; False again after a try that was not answered."""
-    is_refused: bool = False
-    """Whether the backend answered with an error, and so used nothing."""
     weight_version: str | None = None
     """When it was sent, or the oldest that the backend says it was answered with."""
     last_weight_version: str | None = None
     """When it ended, or the newest that the backend says."""
+    abandoned_tokens: int = 0
+    """What models may have used that were given up for another one: an estimate."""
+    abandoned_cost: float = 0.0
+    """The same in US dollars, where there are prices."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a call ended."""
+
     answer: Answer = field(default_factory=Answer)
-    is_answered: bool = False
-    """Whether the agent got the complete answer of a stream, if not all of the stream."""
     status: int = 0
     """The HTTP status that the agent got; 0 for none."""
+    is_answered: bool = False
+    """Whether the agent got the complete answer of a stream, if not all of the stream."""
+    is_refused: bool = False
+    """Whether the backend answered with an error, and so used nothing."""
     error_kind: str | None = None
     error: str | None = None
     error_code: str | None = None
     """The backend's name for the error."""
     cost: float | None = None
     """US dollars; None where it is not known."""
-    _started: float = 0.0
-
-    @property
-    def model(self) -> str | None:
-        """The model that the agent asks for; None where it names none."""
-        model = self.fields.get("model") if self.fields is not None else None
-        return model if isinstance(model, str) else None
-
-    @property
-    def attempt_id(self) -> str | None:
-        """Whose calls go to the same replica."""
-        return None if self.owner is None else self.owner.attempt_id
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the agent asks for the answer in pieces."""
-        return self.fields is not None and self.fields.get("stream") is True
-
-    def begin(self) -> None:
-        """Record that it begins now."""
-        self.began, self._started = time.time(), time.perf_counter()
-
-    def seconds(self) -> float:
-        """Return how long ago it began."""
-        return time.perf_counter() - self._started
+    size: int = 0
+    """How many bytes came as an answer."""
+    first_chunk_seconds: float | None = None
+    """From the call's beginning to the first piece of a stream."""
+    seconds: float = 0.0
+    """From its beginning to its end."""
 
     def fail(self, kind: str, message: str) -> None:
         """Record an error; the first one stays."""
         if self.error_kind is None:
             self.error_kind, self.error = kind, message
 
-    @property
-    def input_tokens(self) -> int | None:
-        """How many tokens went in, by the backend's count or their ids; None where it is not known."""
-        answer = self.answer
-        if answer.input_tokens is None and answer.prompt_token_ids is not None:
-            return len(answer.prompt_token_ids)
-        return answer.input_tokens
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """What an agent asked."""
+
+    request: Request
+    path: str
+    """Below `/v1`, quoted."""
+    owner: Owner | None = None
+    """The attempt that it belongs to; None for a call that belongs to none."""
+    role: Role = Role.ATTEMPT
+    """What the key of the caller opens."""
+    purpose: str | None = None
+    """What it is for, where the agent itself does not make it: `judge`."""
+    parent: tuple[str, str] | None = None
+    """The trace id and the span id that the agent's call is part of, where it says so."""
+    dialect: Dialect | None = None
+    """The API that it speaks; None for a call that passes through as it is, and is not recorded."""
+    is_stream: bool = False
+    """Whether the agent asks for the answer in pieces."""
+    model: str | None = None
+    """The model that the agent asks for; None where it names none."""
+    pinned: Replica | None = None
+    """The only replica that can answer it; None for any of its model."""
+    is_free: bool = False
+    """Whether a budget does not count it."""
+    is_management: bool = False
+    """Whether it manages the backend: then it is not a model call, and no pause holds it."""
+    began: float = field(default_factory=time.time)
+    """In seconds since the epoch."""
+    started: float = field(default_factory=time.perf_counter)
+    """The same by a monotonic clock."""
+    route: Route = field(default_factory=Route)
+    outcome: Outcome = field(default_factory=Outcome)
 
     @property
-    def output_tokens(self) -> int | None:
-        """How many tokens came out, likewise. A stream that was broken off has no usage, but ids."""
-        answer = self.answer
-        if answer.output_tokens is None and answer.prompt_token_ids is not None:
-            return sum(len(choice.token_ids or ()) for choice in answer.choices)
-        return answer.output_tokens
+    def attempt_id(self) -> str | None:
+        """Whose calls go to the same replica."""
+        return None if self.owner is None else self.owner.attempt_id
+
+    def seconds(self) -> float:
+        """Return how long ago it began."""
+        return time.perf_counter() - self.started
+
+    def known_tokens(self) -> tuple[int | None, int | None]:
+        """Return how many tokens went in and out, by the backend's count or their ids; None where it is not known."""
+        answer = self.outcome.answer
+        given, taken = answer.input_tokens, answer.output_tokens
+        if answer.prompt_token_ids is not None:  # a stream that was broken off has no usage, but ids
+            given = len(answer.prompt_token_ids) if given is None else given
+            taken = sum(len(choice.token_ids or ()) for choice in answer.choices) if taken is None else taken
+        return given, taken
 
     def estimated_tokens(self) -> tuple[int, int]:
         """Return how many tokens went in and out, as a budget counts them.
 
         What is not known is estimated: a token for 4 bytes of the request, and for 4 characters of the answer so far.
         """
-        given, taken = self.input_tokens, self.output_tokens
+        given, taken = self.known_tokens()
         if given is None:
-            given = _quarter(len(self.body))
-        if taken is None or self.error_kind is not None:  # the usage that a broken stream gave is not the last
-            taken = max(taken or 0, sum(map(_received_tokens, self.answer.choices)))
+            given = _quarter(len(self.route.body))
+        if taken is None or self.outcome.error_kind is not None:  # the usage that a broken stream gave is not the last
+            taken = max(taken or 0, sum(map(_received_tokens, self.outcome.answer.choices)))
         return given, taken
 
 

@@ -69,7 +69,7 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     """
     from lightning_core.registry.options import Options
     from lightning_proxy import LLMProxy
-    from lightning_proxy.control import Settings
+    from lightning_proxy.settings import Settings
 
     given = {name: value for name, value in file.values.items() if name != "store"}
     if faults := Options(LLMProxy, Settings).faults("the proxy", given):

@@ -22,13 +22,13 @@ from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.trainer.proxies import leads
 from lightning_core.types import Attempt, Rollout
-from lightning_proxy.control import ProxyControl, RunningProxy, Settings
-from lightning_proxy.limiter import Drained
-from lightning_proxy.model_list import ModelConfig, Models, make_replicas, require_prices
+from lightning_proxy.admit import Drained
+from lightning_proxy.models import ModelConfig, Models, make_replicas, require_prices
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import AddressedProxy, RemoteProxy, flush_calls
-from lightning_proxy.service import ProxyService
+from lightning_proxy.service import ProxyService, RunningService
+from lightning_proxy.settings import Settings
 from lightning_proxy.spans import Capture, Redact
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -169,7 +169,7 @@ class LLMProxy(AddressedProxy):
         if self.model_list:  # one that comes later may have other names
             models.check(self.models())
         self._weight_version: str | None = None
-        self._running: RunningProxy | None = None
+        self._running: RunningService | None = None
         self._changing = asyncio.Lock()
         self._is_of_run = False
 
@@ -224,7 +224,7 @@ class LLMProxy(AddressedProxy):
         """
         if self._running is not None and store is not self.store:
             other = self._reachable(store)
-            self._running.ask_now(lambda proxy: proxy.set_store(other))
+            self._running.tell(lambda proxy: proxy.set_store(other))
         self.store = store
 
     # From start to stop
@@ -245,7 +245,7 @@ class LLMProxy(AddressedProxy):
         store = None if self.store is None else self._reachable(self.store)
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
-        running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
+        running = RunningService(lambda: self._make(store), in_thread=self._in_thread)
         self.port = await running.start(self.host, self.port)
         self._running = running
 
@@ -268,7 +268,7 @@ class LLMProxy(AddressedProxy):
             self.port = _port
         await self.start()
 
-    def _make(self, store: LightningStore | None) -> ProxyControl:
+    def _make(self, store: LightningStore | None) -> ProxyService:
         """Make what serves calls, in the event loop that it belongs to."""
         service = ProxyService(
             store,
@@ -300,7 +300,7 @@ class LLMProxy(AddressedProxy):
         if self._running is None:
             make_replicas(entries, self._registry)
         else:
-            self._running.ask_now(lambda proxy: proxy.update_model_list(entries))
+            self._running.tell(lambda proxy: proxy.update_model_list(entries))
         self.model_list = entries
 
     async def pause(self, seconds: float | None = None) -> None:
@@ -310,11 +310,11 @@ class LLMProxy(AddressedProxy):
             seconds: How long a call that comes from now on waits for `resume` until it is refused; None for
                 `pause_seconds`.
         """
-        await self._require_running().ask(lambda proxy: proxy.pause(seconds))
+        self._require_running().tell(lambda proxy: proxy.limiter.pause(seconds))
 
     async def resume(self) -> None:
         """Let calls in again."""
-        await self._require_running().ask(lambda proxy: proxy.resume())
+        self._require_running().tell(lambda proxy: proxy.limiter.resume())
 
     async def drain(self, timeout: float | None = None) -> Drained:
         """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
@@ -322,13 +322,13 @@ class LLMProxy(AddressedProxy):
         Returns:
             How many calls ended, and how many were cut off. The agents of the latter get an error: try again.
         """
-        return await self._require_running().ask(lambda proxy: proxy.drain(timeout))
+        return await self._require_running().ask(lambda proxy: proxy.limiter.drain(timeout))
 
     def set_weight_version(self, version: str | int | None) -> None:
         """Record with each call from now on which weights it was made with."""
         said = self._weight_version = None if version is None else str(version)
         if self._running is not None:
-            self._running.ask_now(lambda proxy: proxy.set_weight_version(said))
+            self._running.tell(lambda proxy: setattr(proxy.sender, "weight_version", said))
 
     async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
         """Return when the store has all calls of an attempt.
@@ -347,7 +347,7 @@ class LLMProxy(AddressedProxy):
 
     async def status(self) -> dict[str, Any]:
         """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
-        return await self._require_running().ask(lambda proxy: proxy.status())
+        return self._require_running().tell(lambda proxy: proxy.status())
 
     async def lightning_run_start(self, run_id: str) -> None:
         """Start with a run; the hook of this name."""
@@ -367,7 +367,7 @@ class LLMProxy(AddressedProxy):
             # A grader may still have a judge called: so the attempt has not ended for good.
             await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
 
-    def _require_running(self) -> RunningProxy:
+    def _require_running(self) -> RunningService:
         if self._running is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._running

@@ -182,14 +182,6 @@ class _Verdict:
 _ENDED = _Verdict(math.inf, "has ended")
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What the store is being asked. It ends by itself, also without a waiting call."""
-
-    began: float
-    task: "asyncio.Task[None]"
-
-
 class LiveAttempts:
     """Knows from the store which attempts are live.
 
@@ -202,7 +194,7 @@ class LiveAttempts:
         self._view = view
         self._clock = clock
         self._known: OrderedDict[Owner, _Verdict] = OrderedDict()
-        self._questions: dict[Owner, _Question] = {}
+        self._asking: dict[Owner, asyncio.Task[None]] = {}
         self._away_until = -math.inf
         """Until when the store counts as out of reach."""
 
@@ -212,7 +204,7 @@ class LiveAttempts:
 
     async def aclose(self) -> None:
         """Ask nothing more."""
-        tasks = [question.task for question in self._questions.values()]
+        tasks = tuple(self._asking.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -257,39 +249,32 @@ class LiveAttempts:
             raise _refused(owner, known.problem)
 
     async def _ask(self, owner: Owner, seconds: float) -> None:
-        """Ask the store, and wait for its answer, until the question is so many seconds old at most."""
-        now = self._clock.now()
-        if now < self._away_until:
+        """Ask the store, once for all calls of an attempt, and wait for its answer for so long at most."""
+        if self._clock.now() < self._away_until:
             return
-        question = self._questions.get(owner)
-        if question is None:
-            task = asyncio.create_task(self._learn(owner), name="whether an attempt is live")
-            question = self._questions[owner] = _Question(now, task)
-        if await self._clock.wait(question.task, max(0.0, question.began + seconds - now)):
-            question.task.result()
+        task = self._asking.get(owner)
+        if task is None:
+            task = self._asking[owner] = asyncio.create_task(self._learn(owner), name="whether an attempt is live")
+        if await self._clock.wait(task, seconds):
+            task.result()
 
     async def _learn(self, owner: Owner) -> None:
-        try:
-            rollout = await self._rollout(owner)
-            is_of_agent = rollout is None or not is_of_algorithm(rollout)
-            self._remember(owner, _Verdict(self._clock.now(), _problem(rollout, owner), is_of_agent))
-        except (LightningError, TimeoutError) as exc:
-            if isinstance(exc, StoreUnavailable | TimeoutError):
-                self._away_until = self._clock.now() + FRESH_SECONDS
-            logger.warning("lightning.attempt_not_checked attempt_id=%s", owner.attempt_id, exc_info=exc)
-        finally:
-            del self._questions[owner]
-
-    async def _rollout(self, owner: Owner) -> Rollout | None:
         asking = asyncio.ensure_future(self._view(owner.run_id).get_rollout_by_id(owner.rollout_id))
         try:
             if not await self._clock.wait(asking, _STORE_SECONDS):
-                raise TimeoutError(f"the store did not answer within {_STORE_SECONDS:g} s")
-            return asking.result()
+                raise StoreUnavailable(f"the store did not answer within {_STORE_SECONDS:g} s")
+            rollout = asking.result()
+            is_of_agent = rollout is None or not is_of_algorithm(rollout)
+            self._remember(owner, _Verdict(self._clock.now(), _problem(rollout, owner), is_of_agent))
         except NotFound:
-            return None
+            self._remember(owner, _Verdict(self._clock.now(), _problem(None, owner)))
+        except LightningError as exc:
+            if isinstance(exc, StoreUnavailable):
+                self._away_until = self._clock.now() + FRESH_SECONDS
+            logger.warning("lightning.attempt_not_checked attempt_id=%s", owner.attempt_id, exc_info=exc)
         finally:
             asking.cancel()
+            del self._asking[owner]
 
     def _remember(self, owner: Owner, verdict: _Verdict) -> None:
         if self._known.get(owner) is _ENDED:  # which the store may not know yet

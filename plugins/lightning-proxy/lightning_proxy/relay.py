@@ -12,10 +12,10 @@ from lightning_proxy.call import Call
 from lightning_proxy.conversion import StoredItems
 from lightning_proxy.dialects import Assembler, Dialect
 from lightning_proxy.dialects.base import Fields
-from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import TOO_LONG, Refused
+from lightning_proxy.send import Response
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
 _HIDDEN = b"***"
@@ -35,7 +35,7 @@ class _Keeper:
 
     def __init__(self, call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
         is_stored = (
-            call.dialect is not None and call.dialect.is_stored and (call.fields or {}).get("store") is not False
+            call.dialect is not None and call.dialect.is_stored and (call.route.fields or {}).get("store") is not False
         )
         self.wants_id = is_stored and response.conversion is None
         """Whether the backend stores the response, and it is not known yet under which id."""
@@ -77,8 +77,8 @@ async def hand_back(call: Call, response: Response, replicas: Replicas, items: S
         await _StreamRelay(call, response, dialect, keeper).run()
     else:
         await _hand_back_whole(call, response, dialect, keeper)
-    if call.answer.failure is not None:
-        call.fail("backend_error", _failure(call, response))
+    if call.outcome.answer.failure is not None:
+        call.outcome.fail("backend_error", _failure(call, response))
 
 
 async def _pass_through(call: Call, response: Response) -> None:
@@ -96,51 +96,53 @@ async def _pass_through(call: Call, response: Response) -> None:
 async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> None:
     status, headers = response.answer.status, _headers_of(response)
     body = await response.answer.read()
-    call.status, call.size = status, call.size + len(body)
+    outcome = call.outcome
+    outcome.status, outcome.size = status, len(body)
     body = without_keys_of(response.replica, body)
     fields = parse_object(body)
     if fields is not None and "error" in fields:  # in the form that agents understand
         error = fields["error"]
         message = str(error.get("message") if isinstance(error, dict) else error)
-        call.error_code = _error_code(error)
+        outcome.error_code = _error_code(error)
         if response.conversion is not None:
             if found := _OVERFLOW.search(message):
                 most, tokens = map(int, found.groups())
-                message = response.conversion.overflow(message, tokens, most, call.fields or {})
-                call.error_code = TOO_LONG
-            body = dump(dialect.error(Refused(status, call.error_code or "backend_error", message)))
+                message = response.conversion.overflow(message, tokens, most, call.route.fields or {})
+                outcome.error_code = TOO_LONG
+            body = dump(dialect.error(Refused(status, outcome.error_code or "backend_error", message)))
     else:
         message = _words_of(fields, body) or f"{response.replica.backend.address} answered {status} without a word"
         said = {} if fields is None or response.conversion is not None else fields
         body = dump({**said, **dialect.error(Refused(status, "backend_error", message))})
         headers = [header for header in headers if header[0] != b"content-type"]
         headers.append((b"content-type", b"application/json"))
-    call.fail(str(status), message)
+    outcome.fail(str(status), message)
     await call.request.respond(status, body, headers)
 
 
 async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, keeper: _Keeper) -> None:
     body = await response.answer.read()
-    call.status, call.size = response.answer.status, call.size + len(body)
+    outcome = call.outcome
+    outcome.status, outcome.size = response.answer.status, len(body)
     fields = parse_object(body)
     backends = response.dialect or dialect
     if fields is None or not (backends.has_answer(fields) or failure_of(fields.get("error"))):
         what = "no JSON object" if fields is None else "an object without an answer"
         message = f"{response.replica.backend.address} answered {what}: {_shown(response.replica, body)}"
         raise Refused(502, "backend_garbage", message)
-    call.answer = backends.read(fields)
+    outcome.answer = backends.read(fields)
     if not backends.has_answer(fields):  # an error, with the status of an answer
-        call.status = _error_status(fields["error"])
+        outcome.status = _error_status(fields["error"])
         body = without_keys_of(response.replica, body)
         if response.conversion is not None:
-            body = dump(dialect.error(Refused(call.status, "backend_error", _failure(call, response))))
-        await call.request.respond(call.status, body, _headers_of(response))
+            body = dump(dialect.error(Refused(outcome.status, "backend_error", _failure(call, response))))
+        await call.request.respond(outcome.status, body, _headers_of(response))
         return
-    if keeper.wants_id and call.answer.id is not None:
-        await keeper.response(call.answer.id)
+    if keeper.wants_id and outcome.answer.id is not None:
+        await keeper.response(outcome.answer.id)
     if response.conversion is not None:
-        converted = response.conversion.answer(fields, call.fields or {})
-        call.answer.id = text_of(converted.get("id"))
+        converted = response.conversion.answer(fields, call.route.fields or {})
+        outcome.answer.id = text_of(converted.get("id"))
         for item in objects(converted.get("output")):
             keeper.item(item)
         body = dump(converted)
@@ -152,7 +154,7 @@ async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, kee
 
 def _failure(call: Call, response: Response) -> str:
     """Return what an answer itself says went wrong."""
-    return without_keys_of(response.replica, (call.answer.failure or "").encode("utf-8", "replace")).decode()
+    return without_keys_of(response.replica, (call.outcome.answer.failure or "").encode("utf-8", "replace")).decode()
 
 
 class _StreamRelay:
@@ -168,8 +170,8 @@ class _StreamRelay:
         self._dialect = response.dialect or dialect
         self._keeper = keeper
         self._reader = EventReader()
-        self._assembler = Assembler(self._dialect, self._dialect.choices(call.fields or {}))
-        self._conversion = None if response.conversion is None else response.conversion.stream(call.fields or {})
+        self._assembler = Assembler(self._dialect, self._dialect.choices(call.route.fields or {}))
+        self._conversion = None if response.conversion is None else response.conversion.stream(call.route.fields or {})
         """Until the stream has ended in the agent's API."""
         self._id = None if self._conversion is None else self._conversion.id
         """By which the agent, and what instruments its client, knows a converted answer."""
@@ -179,14 +181,14 @@ class _StreamRelay:
 
     async def run(self) -> None:
         call = self._call
-        call.status = self._response.answer.status
+        call.outcome.status = self._response.answer.status
         try:
             await self._relay()
         finally:
-            call.answer = answer = self._assembler.answer()
+            call.outcome.answer = answer = self._assembler.answer()
             # Many agents close a stream at the finish reason, before what the backend still says of the usage.
             is_complete = answer.failure is None and self._assembler.is_complete(answer)
-            call.is_answered = is_complete and not self._is_sending
+            call.outcome.is_answered = is_complete and not self._is_sending
             if self._id is not None:
                 answer.id = self._id
 
@@ -194,11 +196,11 @@ class _StreamRelay:
         request = self._call.request
         is_rewritten = bool(self._response.added) or self._response.conversion is not None
         async for piece in self._response.answer.pieces():
-            self._call.size += len(piece)
+            self._call.outcome.size += len(piece)
             has_rest = not self._reader.is_between_events
             events = self._events(piece)
             # The first one goes out before the others are read, however many came with it.
-            is_first = is_rewritten and self._call.first_chunk_seconds is None
+            is_first = is_rewritten and self._call.outcome.first_chunk_seconds is None
             for part in [events[:1], events[1:]] if is_first else [events]:
                 left = self._read(part)
                 if self._keeper.wants_id and (response_id := self._assembler.id) is not None:
@@ -214,7 +216,7 @@ class _StreamRelay:
         if not (self._assembler.is_ended or answer.failure is not None or self._assembler.is_complete(answer)):
             raise BackendBroke(f"{self._address} ended its stream before the answer was complete")
         await self._send(last + self._end_converted())
-        if self._call.first_chunk_seconds is None:
+        if self._call.outcome.first_chunk_seconds is None:
             await request.start_stream(self._response.answer.status, _headers_of(self._response))
         await request.end_stream()
 
@@ -223,13 +225,13 @@ class _StreamRelay:
             return
         call = self._call
         self._is_sending = True  # and stays so where the agent does not take it
-        if call.first_chunk_seconds is not None:
+        if call.outcome.first_chunk_seconds is not None:
             await call.request.send_piece(piece)
         else:
             await call.request.start_stream(self._response.answer.status, _headers_of(self._response))
             await call.request.send_piece(piece)
             await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
-            call.first_chunk_seconds = call.seconds()
+            call.outcome.first_chunk_seconds = call.seconds()
         self._is_sending = False
 
     def _events(self, piece: bytes) -> list[ServerEvent]:

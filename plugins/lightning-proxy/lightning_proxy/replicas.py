@@ -45,7 +45,7 @@ class Replica:
     written_for_an_hour_price: float | None = None
     """For one that it keeps there for an hour; None for that of any other written one."""
     refuses_fields: bool = False
-    """Whether it ever refused what it was asked besides what agents ask."""
+    """Whether it ever refused what the proxy asks besides what agents ask."""
     priced_as: str | None = None
     """The name that a table of prices may know; None where the backend's prices are not those of its provider."""
     price_table: Backend | None = None
@@ -56,7 +56,7 @@ class Replica:
     failures: int = 0
     """In a row."""
     outages: int = 0
-    """How often it was left out since an answer of it last came to its end."""
+    """How often it was left out, or tried, since an answer of it last came to its end."""
     has_answered: bool = False
     """Whether it ever answered anything."""
     down_since: float = 0.0
@@ -65,8 +65,6 @@ class Replica:
     """In the clock's time; 0 while nothing is known against it."""
     lacked_tokens: bool = False
     """Whether an answer of it came without the token ids that it is said to give."""
-    is_half_open: bool = False
-    """Whether a call is under way that shows whether it is back."""
     spec: object = field(default=None, repr=False)
     """What it was made from."""
 
@@ -113,10 +111,10 @@ class Replica:
 class Replicas:
     """The replicas of all models.
 
-    Each has a circuit breaker. One that cannot be reached, or fails three times in a row, is open for a second: no call
-    goes there. Then it is half-open: one call tries it, and each time that this fails, the next wait is twice as long,
-    up to 30 s. All calls that fail meanwhile count as the same outage. The proxy makes no calls of its own. Where all
-    circuits are open, the replica is tried whose wait ends first: a backend's own error says more than the proxy's.
+    One that cannot be reached, or fails three times in a row, is down for a second: no call goes there. Then one call
+    tries it, while it is down for the others for twice as long as before, up to 30 s. It is back when an answer begins.
+    The proxy makes no calls of its own. Where all are down, the replica is tried whose wait ends first: a backend's own
+    error says more than the proxy's.
 
     Args:
         clock: Where the time comes from.
@@ -212,15 +210,10 @@ class Replicas:
         return any(other not in tried and self._is_up(other) for other in self._candidates(model))
 
     def begin(self, replica: Replica) -> None:
-        """Count a call that goes to a replica."""
+        """Count a call that goes to a replica. It is down for other calls while one tries whether it is back."""
         replica.in_flight += 1
-
-    def begin_half_open(self, replica: Replica) -> bool:
-        """Return whether the next call is the one that tries a replica whose circuit is half-open."""
-        if not replica.down_until or not self._is_up(replica):
-            return False
-        replica.is_half_open = True
-        return True
+        if replica.down_until and self._is_up(replica):
+            self._put_down(replica)
 
     def end(self, replica: Replica) -> None:
         """Count its end."""
@@ -231,29 +224,26 @@ class Replicas:
 
     def record_answer(self, replica: Replica) -> None:
         """Record an answer that begins: the replica is there. Whether it is sound, the answer's end says."""
-        replica.down_until, replica.is_half_open = 0.0, False
+        replica.down_until = 0.0
 
     def record_success(self, replica: Replica) -> None:
         """Record an answer that came to its end: the replica is sound."""
         if replica.outages:
             logger.info("lightning.backend_back backend=%s", replica.backend.address)
-        replica.failures, replica.outages, replica.down_until, replica.is_half_open = 0, 0, 0.0, False
+        replica.failures, replica.outages, replica.down_until = 0, 0, 0.0
 
-    def record_failure(self, replica: Replica, reason: str, *, is_dead: bool, was_half_open: bool = False) -> None:
-        """Record a failure, which may open the circuit. An outage is logged when it begins.
+    def record_failure(self, replica: Replica, reason: str, *, is_dead: bool) -> None:
+        """Record a failure, after which the replica may be down. An outage is logged when it begins.
 
         Args:
             replica: Whose it is.
             reason: What happened, for the log.
             is_dead: Whether one is enough: it could not be reached.
-            was_half_open: What `begin_half_open` said of the call.
         """
-        if replica.down_until and not was_half_open:
+        if replica.down_until:  # the same outage
             return
-        replica.is_half_open = False
         replica.failures += 1
-        if is_dead or was_half_open or replica.failures >= _FAILURES_ALLOWED:
-            seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
+        if is_dead or replica.failures >= _FAILURES_ALLOWED:
             if not replica.outages:
                 logger.warning(
                     "lightning.backend_down backend=%s reason=%s; it is tried again from time to time",
@@ -261,12 +251,12 @@ class Replicas:
                     reason,
                 )
                 replica.down_since = self._clock.now()
-            replica.outages += 1
-            replica.down_until = self._clock.now() + seconds
+            self._put_down(replica)
 
-    def cancel_half_open(self, replica: Replica) -> None:
-        """Record that the call which tried the replica decided nothing: the agent hung up."""
-        replica.is_half_open = False
+    def _put_down(self, replica: Replica) -> None:
+        seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
+        replica.outages += 1
+        replica.down_until = self._clock.now() + seconds
 
     def _candidates(self, model: str | None) -> list[Replica]:
         if model is None:
@@ -281,9 +271,7 @@ class Replicas:
         return found
 
     def _is_up(self, replica: Replica) -> bool:
-        if not replica.down_until:
-            return True
-        return self._clock.now() >= replica.down_until and not replica.is_half_open
+        return not replica.down_until or self._clock.now() >= replica.down_until
 
 
 def _keep(kept: OrderedDict[K, Replica], key: K, replica: Replica, most: int) -> None:

@@ -1,8 +1,8 @@
 """The routes of a proxy besides model calls: reports of an attempt, and control over HTTP."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_http.auth import Role
@@ -14,12 +14,13 @@ from lightning_core.registry import did_you_mean
 from lightning_core.rewards import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy.call import Call
-from lightning_proxy.control import ProxyControl
+from lightning_proxy.admit import Limiter
 from lightning_proxy.jsons import parse_object
 from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import LiveAttempts
+from lightning_proxy.owner import LiveAttempts, Owner
+from lightning_proxy.reader import Caller
 from lightning_proxy.request import Refused, Request
+from lightning_proxy.send import Sender
 
 REPORT_PATH = "/report"
 
@@ -61,6 +62,7 @@ CONTROL_PREFIX = "/control/"
 _MAX_BODY_BYTES = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
 class ControlRoutes:
     """Controls a proxy over HTTP.
 
@@ -71,60 +73,62 @@ class ControlRoutes:
     - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
       `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
       how it stands, and is controlled in its own process alone.
-
-    Args:
-        control: The proxy's.
-        attempts: Knows which attempts are live.
-        outbox: Brings spans to the store.
-        has_keys: Whether the proxy has keys.
     """
 
-    def __init__(self, control: ProxyControl, attempts: LiveAttempts, outbox: Outbox, *, has_keys: bool) -> None:
-        self._control = control
-        self._attempts = attempts
-        self._outbox = outbox
-        self._has_keys = has_keys
+    attempts: LiveAttempts
+    outbox: Outbox
+    limiter: Limiter
+    sender: Sender
+    has_keys: bool
+    """Whether the proxy has keys."""
+    flush: Callable[[Owner, bool], Awaitable[None]]
+    update_model_list: Callable[[Sequence[Mapping[str, Any]]], None]
+    status: Callable[[], dict[str, Any]]
 
-    async def serve(self, call: Call) -> bool:
+    async def serve(self, request: Request, path: str, caller: Caller) -> bool:
         """Answer a request that is for here; return whether it was.
+
+        Args:
+            request: The request.
+            path: Its path below the URL of its attempt.
+            caller: Who makes it.
 
         Raises:
             Refused: When the caller may not, or asks for what there is not.
         """
-        request, path, owner, role = call.request, call.path, call.owner, call.role
         if request.method == "POST" and path == REPORT_PATH:
-            await self._report(call)
+            await self._report(request, caller)
             return True
-        if request.method == "POST" and path == FLUSH_PATH and owner is not None:
+        if request.method == "POST" and path == FLUSH_PATH and caller.owner is not None:
             fields = await self._fields(request)
-            await self._control.flush(owner, fields.get("end") is not False)
+            await self.flush(caller.owner, fields.get("end") is not False)
             await request.respond(204, b"", ())
             return True
         if not path.startswith(CONTROL_PREFIX):
             return False
         is_question = request.method == "GET" and path == f"{CONTROL_PREFIX}status"
-        if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
-            why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
+        if (not self.has_keys and not is_question) or caller.role < Role.ALGORITHM:
+            why = "the proxy has no key" if not self.has_keys else "this key is not the algorithm's"
             raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
         await request.respond_json(200, await self._take(request, path.removeprefix(CONTROL_PREFIX)))
         return True
 
-    async def _report(self, call: Call) -> None:
+    async def _report(self, request: Request, caller: Caller) -> None:
         """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
 
         Raises:
             Refused: When the attempt is not live, or the report is none.
         """
-        owner = call.owner
+        owner = caller.owner
         if owner is None:
             raise Refused(
                 403,
                 "unattributed",
                 "the report belongs to no attempt: use the URL, or the key, that its agent was given",
             )
-        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
-        self._outbox.require_room()
-        body = await call.request.read_body(_MAX_REPORT_BYTES)
+        await self.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
+        self.outbox.require_room()
+        body = await request.read_body(_MAX_REPORT_BYTES)
         spans = [
             as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
             for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
@@ -133,36 +137,35 @@ class ControlRoutes:
             raise Refused(
                 400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
             )
-        self._attempts.require_not_ended(owner)  # the body took its time
+        self.attempts.require_not_ended(owner)  # the body took its time
         for span in spans:
-            self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
-        await call.request.respond(204, b"", ())
+            self.outbox.end(self.outbox.begin(owner, _cannot_be_cut_off), span, len(body))
+        await request.respond(204, b"", ())
 
     async def _take(self, request: Request, what: str) -> Mapping[str, Any]:
-        control = self._control
-        if request.method == "POST" and what in _ACTIONS:
+        if (request.method, what) != ("GET", "status"):
+            if request.method != "POST" or what not in _ACTIONS:
+                raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
             fields = await self._fields(request)
             if what == "pause":
-                await control.pause(_seconds(fields, "seconds"))
+                self.limiter.pause(_seconds(fields, "seconds"))
             elif what == "resume":
-                await control.resume()
+                self.limiter.resume()
             elif what == "drain":
-                return asdict(await control.drain(_seconds(fields, "timeout")))
+                return asdict(await self.limiter.drain(_seconds(fields, "timeout")))
             elif what == "weights":
-                await control.set_weight_version(_text(fields, "version"))
+                self.sender.weight_version = _text(fields, "version")
             else:
-                await self._update(fields.get("model_list"))
-        elif (request.method, what) != ("GET", "status"):
-            raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
-        return await control.status()
+                self._update(fields.get("model_list"))
+        return self.status()
 
-    async def _update(self, model_list: Any) -> None:
+    def _update(self, model_list: Any) -> None:
         if not isinstance(model_list, list):
             raise Refused(400, "invalid_request", "model_list is missing, or no list")
         if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
             raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
         try:
-            await self._control.update_model_list(model_list)
+            self.update_model_list(model_list)
         except (ConfigError, RegistryError) as exc:
             raise Refused(400, "invalid_request", str(exc)) from exc
 

@@ -87,17 +87,18 @@ class Capture:
 def span_of(call: Call, capture: Capture) -> Span:
     """Make the span of a call that has ended, which belongs to an attempt. The caller sets its number."""
     assert call.dialect is not None
-    model = None if call.replica is None else call.replica.model_name
-    if call.fell_back:  # they are another model's tokens, which are not trained on
+    route, outcome = call.route, call.outcome
+    model = None if route.replica is None else route.replica.model_name
+    if route.fell_back:  # they are another model's tokens, which are not trained on
         capture = replace(capture, tokens=False)
-    attributes = attributes_of(call.dialect, call.fields or {}, call.answer, capture, model=model)
-    if call.fell_back:
+    attributes = attributes_of(call.dialect, route.fields or {}, outcome.answer, capture, model=model)
+    if route.fell_back:
         attributes[HAS_TOKEN_IDS] = False
     attributes.update(_call_attributes(call))
     status = _OK
-    if call.error_kind is not None:
-        attributes[genai.ERROR_TYPE] = call.error_kind
-        status = TraceStatus(status_code="ERROR", description=_error(call, call.error_kind, capture))
+    if outcome.error_kind is not None:
+        attributes[genai.ERROR_TYPE] = outcome.error_kind
+        status = TraceStatus(status_code="ERROR", description=_error(call, outcome.error_kind, capture))
     return _span(call, attributes, status)
 
 
@@ -113,8 +114,8 @@ def bare_span_of(call: Call, error: Exception) -> Span:
     }
     if call.purpose is not None:
         attributes[genai.PURPOSE] = call.purpose
-    if call.replica is not None:
-        attributes[genai.REQUEST_MODEL] = call.replica.model_name
+    if call.route.replica is not None:
+        attributes[genai.REQUEST_MODEL] = call.route.replica.model_name
     return _span(call, attributes, TraceStatus(status_code="ERROR", description=message))
 
 
@@ -179,7 +180,7 @@ def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
         "events": [],
         "links": [],
         "start_time": call.began,
-        "end_time": call.began + call.duration,
+        "end_time": call.began + call.outcome.seconds,
         "context": _context(trace_id, span_id, is_remote=False),
         "parent": None if parent_id is None else _context(trace_id, parent_id, is_remote=True),
         "resource": _resource(call.owner),
@@ -203,10 +204,10 @@ def _resource(owner: Owner) -> OtelResource:
 
 def _error(call: Call, kind: str, capture: Capture) -> str:
     """Return what went wrong. A backend may repeat the request: then its message is content."""
-    message = call.error or kind
+    message, replica, said = call.outcome.error or kind, call.route.replica, call.outcome.error_code
     if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
-        code = f" ({call.error_code})" if call.error_code not in (None, kind) else ""
-        address = "the proxy" if call.replica is None else call.replica.backend.address
+        code = "" if said in (None, kind) else f" ({said})"
+        address = "the proxy" if replica is None else replica.backend.address
         message = f"{address}: {kind}{code}; what it said is not recorded"
     return replace_surrogates(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
@@ -257,22 +258,21 @@ def _schema(request: dict[str, Any]) -> Any:
 
 
 def _call_attributes(call: Call) -> dict[str, Any]:
+    route, replica = call.route, call.route.replica
+    ends_with = None if route.last_weight_version == route.weight_version else route.last_weight_version
+    name = None if replica is None or call.model in (None, replica.model_name) else replica.model_name
     known: dict[str, Any] = {
         genai.PURPOSE: call.purpose,
-        COST: call.cost,
-        FIRST_CHUNK_SECONDS: call.first_chunk_seconds,
-        WEIGHT_VERSION: call.weight_version,
-        "server.address": None if call.replica is None else call.replica.backend.address,
-        "http.response.status_code": call.status or None,
+        COST: call.outcome.cost,
+        FIRST_CHUNK_SECONDS: call.outcome.first_chunk_seconds,
+        WEIGHT_VERSION: route.weight_version,
+        LAST_WEIGHT_VERSION: ends_with,
+        "server.address": None if replica is None else replica.backend.address,
+        "http.response.status_code": call.outcome.status or None,
+        ANSWERED_BY: name,
+        TRIES: route.tries if route.tries > 1 else None,
+        DROPPED_TOOLS: list(route.dropped_tools) or None,
     }
-    if call.last_weight_version != call.weight_version:
-        known[LAST_WEIGHT_VERSION] = call.last_weight_version
-    if call.replica is not None and call.model is not None and call.replica.model_name != call.model:
-        known[ANSWERED_BY] = call.replica.model_name
-    if call.tries > 1:
-        known[TRIES] = call.tries
-    if call.dropped_tools:
-        known[DROPPED_TOOLS] = list(call.dropped_tools)
     return {name: value for name, value in known.items() if value is not None}
 
 

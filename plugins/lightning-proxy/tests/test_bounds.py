@@ -8,7 +8,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_proxy.service import ProxyService
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
@@ -55,9 +54,7 @@ async def test_nothing_is_left_of_calls_that_have_ended(
         await calls(50, stream=True)
         assert len(os.listdir("/proc/self/fd")) <= before + 5
         assert len(asyncio.all_tasks()) <= tasks + 5
-    assert proxy._running is not None
-    service = proxy._running._serving
-    assert isinstance(service, ProxyService)
-    assert not service.outbox._attempts
-    assert service.limiter.in_flight == service.limiter.waiting == 0
-    assert [replica.in_flight for replica in service.replicas.all] == [0]
+    status = await proxy.status()
+    assert (status["in_flight"], status["waiting"], status["unsent_spans"]) == (0, 0, 0)
+    assert [replica["in_flight"] for replica in status["replicas"]] == [0]
+    proxy.set_store(InMemoryLightningStore())  # refused where a call has not ended

@@ -11,12 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_http.auth import Role
+from lightning_proxy.admit import Spending, UsageSoFar
 from lightning_proxy.answer import Answer, AnswerChoice
-from lightning_proxy.call import Call
+from lightning_proxy.call import Call, Outcome, Route
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.replicas import Replica
-from lightning_proxy.spending import Spending, UsageSoFar
 from lightning_proxy.testing import FakeEngine, render
 from proxy_fixtures import Agent, MakeProxy
 
@@ -369,7 +368,7 @@ def test_what_nobody_told_is_estimated_and_nothing_else(
     answer: Answer, error: str | None, spent: tuple[int, int]
 ) -> None:
     request: Any = None  # none is needed to count
-    call = Call(request, "", None, Role.ATTEMPT, body=b"x" * 99, answer=answer, error_kind=error)
+    call = Call(request, "", route=Route(body=b"x" * 99), outcome=Outcome(answer, error_kind=error))
     assert call.estimated_tokens() == spent
 
 

@@ -4,189 +4,93 @@ import asyncio
 import time
 from typing import Any
 
+import aiohttp
 import pytest
-from lightning_proxy import Drained
-from lightning_proxy.limiter import Limiter
-from lightning_proxy.request import Refused
+from lightning_proxy import Drained, LLMProxy
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing import FakeClock
 from lightning_core.types import AttemptedRollout
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+async def until(proxy: LLMProxy, **wanted: int) -> None:
+    async with asyncio.timeout(20):
+        while {name: (await proxy.status())[name] for name in wanted} != wanted:  # noqa: ASYNC110  # no event says so
+            await asyncio.sleep(0.001)
 
 
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(clock, max_calls=2, max_waiting=3, queue_seconds=10, pause_seconds=60)
-
-
-def enter(limiter: Limiter, name: str) -> "asyncio.Task[None]":
-    return asyncio.create_task(limiter.acquire(name, lambda _: None))
-
-
-async def test_calls_wait_for_their_turn_in_order(limiter: Limiter, clock: FakeClock) -> None:
-    calls = [enter(limiter, name) for name in "abcd"]
-    await clock.until_waiting(2)
-    assert (limiter.in_flight, limiter.waiting) == (2, 2)
-    limiter.release("a")
-    late = enter(limiter, "e")
-    await clock.advance(0)
-    assert [call.done() for call in (*calls, late)] == [True, True, True, False, False]
-    limiter.release("b")
-    limiter.release("c")
-    await asyncio.gather(*calls, late)
-    assert limiter.in_flight == 2
-
-
-async def test_a_call_that_waits_for_too_long_is_refused(limiter: Limiter, clock: FakeClock) -> None:
-    for name in "ab":
-        await limiter.acquire(name, lambda _: None)
-    call = enter(limiter, "c")
-    await clock.until_waiting()
-    await clock.advance(10)
-    with pytest.raises(Refused, match="none ended within 10 s") as refused:
-        await call
-    assert refused.value.retry_after is not None
-    limiter.release("a")
-    await limiter.acquire("d", lambda _: None)
-
-
-async def test_one_too_many_is_refused_at_once(limiter: Limiter, clock: FakeClock) -> None:
-    calls = [enter(limiter, name) for name in "abcde"]
-    await clock.until_waiting(3)
-    with pytest.raises(Refused, match="3 wait"):
-        await limiter.acquire("f", lambda _: None)
-    for call in calls:
-        call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
-    assert limiter.waiting == 0
-
-
-async def test_a_call_that_is_cancelled_as_it_is_let_in_leaves_its_place_to_the_next(
-    limiter: Limiter, clock: FakeClock
+async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    calls = [enter(limiter, name) for name in "abcd"]
-    await clock.until_waiting(2)
-    limiter.release("a")
-    calls[2].cancel()
-    await calls[3]
-    assert limiter.in_flight == 2
+    proxy = await make_proxy(engine, max_concurrent_calls=2, max_waiting_calls=2)
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    calls = [asyncio.create_task(agent.chat(str(number)).__aenter__()) for number in range(4)]
+    await until(proxy, in_flight=2, waiting=2)
+    async with agent.chat() as response:
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        assert (await response.json())["error"]["code"] == "proxy_full"
+    engine.hold.set()
+    assert [(await call).status for call in calls] == [200] * 4
+    assert engine.most_open_calls == 2
+    await until(proxy, in_flight=0, waiting=0)
 
 
-async def test_a_pause_lets_nobody_in_until_it_ends(limiter: Limiter, clock: FakeClock) -> None:
-    limiter.pause()
-    call = enter(limiter, "a")
-    await clock.until_waiting()
-    await clock.advance(59)
-    assert not call.done()
-    limiter.resume()
-    await call
-
-
-async def test_a_pause_that_lasts_gives_a_retryable_answer(limiter: Limiter, clock: FakeClock) -> None:
-    limiter.pause()
-    call = enter(limiter, "a")
-    await clock.until_waiting()
-    await clock.advance(60)
-    with pytest.raises(Refused, match="paused for new weights, for more than 60 s") as refused:
-        await call
-    assert refused.value.status == 503
-
-
-async def test_nobody_is_let_in_any_more_once_it_is_closed(limiter: Limiter, clock: FakeClock) -> None:
-    await limiter.acquire("a", lambda _: None)
-    await limiter.acquire("b", lambda _: None)
-    queued = enter(limiter, "c")
-    await clock.until_waiting()
-    limiter.pause()
-    paused = enter(limiter, "d")
-    await clock.until_waiting(2)
-    limiter.close()
-    limiter.release("a")
-    limiter.resume()
-    for call in (queued, paused, enter(limiter, "e")):
-        with pytest.raises(Refused, match="the proxy was stopped"):
-            await call
-    assert (limiter.in_flight, limiter.waiting) == (1, 0)
-
-
-async def test_a_call_that_is_made_again_waits_for_the_end_of_a_pause_and_keeps_no_drain_waiting(
-    limiter: Limiter, clock: FakeClock
+async def test_a_call_that_waits_for_too_long_is_refused_and_leaves_its_place(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    again, came = asyncio.Event(), asyncio.Event()
-
-    async def call() -> None:
-        await limiter.acquire("a", lambda _: None)
-        limiter.park("a")
-        await limiter.reacquire("a")  # no pause, no wait
-        came.set()
-        await again.wait()
-        limiter.park("a")
-        await limiter.reacquire("a")
-
-    task = asyncio.create_task(call())
-    await came.wait()
-    limiter.pause()
-    draining = asyncio.create_task(limiter.drain(5))
-    await clock.until_waiting()
-    again.set()
-    assert await draining == Drained(finished=1, aborted=0)
-    assert not task.done()
-    limiter.resume()
-    await task
-    assert limiter.in_flight == 1
+    proxy = await make_proxy(engine, max_concurrent_calls=1, queue_seconds=0.05)
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    first = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    async with agent.chat() as response:
+        assert response.status == 503
+        assert "none ended within 0.05 s" in (await response.json())["error"]["message"]
+    engine.hold.set()
+    assert (await first).status == 200
+    async with agent.chat() as response:
+        assert response.status == 200
 
 
-async def test_a_call_that_waits_for_another_try_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
-    ends = asyncio.Event()
-
-    async def call() -> None:
-        await limiter.acquire("a", lambda _: None)
-        limiter.park("a")
-        await ends.wait()
-        limiter.release("a")
-
-    resting = asyncio.create_task(call())
-    await clock.advance(0)
-    assert (limiter.in_flight, limiter.waiting) == (0, 1)
-    calls = [enter(limiter, name) for name in "bc"]
-    await clock.advance(0)
-    assert [each.done() for each in calls] == [True, False]
-    ends.set()
-    await asyncio.gather(resting, *calls)
-    assert (limiter.in_flight, limiter.waiting) == (2, 0)
-
-
-async def test_draining_waits_for_what_is_under_way(limiter: Limiter, clock: FakeClock) -> None:
-    assert await limiter.drain(0) == Drained(0, 0)
-    for name in "ab":
-        await limiter.acquire(name, lambda _: None)
-    limiter.pause()
-    draining = asyncio.create_task(limiter.drain(5))
-    await clock.until_waiting()
-    limiter.release("a")
-    limiter.release("b")
-    assert await draining == Drained(finished=2, aborted=0)
-    limiter.resume()
-    await limiter.acquire("c", lambda _: None)
-    limiter.release("c")
+@pytest.mark.parametrize("waits_for", ["a turn", "new weights"])
+async def test_an_agent_that_hangs_up_while_its_call_waits_leaves_its_place_to_the_next(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, waits_for: str
+) -> None:
+    proxy = await make_proxy(engine, max_concurrent_calls=1)
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    first = None
+    if waits_for == "a turn":
+        first = asyncio.create_task(agent.chat().__aenter__())
+        await until(proxy, in_flight=1)
+    else:
+        await proxy.pause()
+    async with aiohttp.ClientSession() as own:
+        gone = asyncio.create_task(Agent(own, proxy, attempt).chat().__aenter__())
+        await until(proxy, waiting=1)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+    await until(proxy, waiting=0)
+    engine.hold.set()
+    await proxy.resume()
+    assert first is None or (await first).status == 200
+    async with agent.chat() as response:
+        assert response.status == 200
 
 
-async def test_draining_cuts_off_what_takes_too_long_and_counts_it(limiter: Limiter, clock: FakeClock) -> None:
-    await limiter.acquire("a", lambda _: None)
-    await limiter.acquire("b", lambda _: limiter.release("b"))
-    draining = asyncio.create_task(limiter.drain(5))
-    await clock.until_waiting()
-    limiter.release("a")
-    await clock.advance(5)
-    assert await draining == Drained(finished=1, aborted=1)
+async def test_a_pause_that_lasts_gives_a_retryable_answer(agent: Agent, proxy: LLMProxy) -> None:
+    await proxy.pause(0.05)
+    async with agent.chat() as response:
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        assert "paused for new weights, for more than 0.05 s" in (await response.json())["error"]["message"]
+    await proxy.pause()  # once more, for longer
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await until(proxy, waiting=1)
+    await proxy.resume()
+    assert (await call).status == 200
 
 
 async def test_new_weights_under_running_agents(
@@ -230,35 +134,6 @@ async def test_a_call_that_is_cut_off_is_told_to_try_again(
     assert response.headers["retry-after"] == "1"
     assert b"call_aborted" in await stream.content.read()
     await asyncio.wait_for(engine.cancelled.wait(), 20)
-
-
-async def test_after_a_pause_calls_go_on_although_one_gave_up_its_place_in_it(
-    limiter: Limiter, clock: FakeClock
-) -> None:
-    for name in "ab":
-        await limiter.acquire(name, lambda _: None)
-    calls = [enter(limiter, name) for name in "cde"]
-    await clock.until_waiting(3)
-    limiter.release("a")  # it is the turn of one
-    limiter.pause()
-    limiter.release("b")
-    await clock.advance(0)
-    calls[0].cancel()
-    await clock.advance(0)
-    limiter.resume()
-    await clock.advance(0)
-    assert [call.done() for call in calls] == [True, True, True]
-    assert limiter.in_flight == 2
-
-
-async def test_draining_does_not_wait_for_ever_for_what_it_has_cut_off(limiter: Limiter, clock: FakeClock) -> None:
-    await limiter.acquire("a", lambda _: None)  # does not let itself be cut off
-    draining = asyncio.create_task(limiter.drain(5))
-    await clock.until_waiting()
-    await clock.advance(5)
-    await clock.advance(5)
-    assert draining.done()
-    assert await draining == Drained(finished=0, aborted=1)
 
 
 async def test_a_call_is_not_tried_again_while_new_weights_come(

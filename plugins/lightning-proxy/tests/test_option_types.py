@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy import LLMProxy
-from lightning_proxy.model_list import make_replicas
+from lightning_proxy.models import make_replicas
 from test_command import config, refused
 
 from lightning_core.errors import ConfigError
@@ -28,7 +28,6 @@ from lightning_core.registry import default_registry
         ("max_concurrent_calls", "lots", "it has to be a whole number"),
         ("max_concurrent_calls", 0, "it has to be more than 0"),
         ("max_body_bytes", 0, "it has to be more than 0"),
-        ("max_incoming_bytes", 0, "it has to be more than 0"),
         ("queue_seconds", -1, "it has to be 0 or more"),
         ("pause_seconds", -3, "it has to be 0 or more"),
         ("pause_seconds", None, "it has to be a number"),

@@ -58,13 +58,6 @@ async def test_odd_calls_cost_no_other_call_its_tokens(
     assert got == [True, False, False, False, True]
 
 
-async def test_fields_that_are_refused_one_after_the_other_are_all_left_out(
-    make_proxy: MakeProxy, picky: Picky, store: InMemoryLightningStore, http: aiohttp.ClientSession
-) -> None:
-    picky.unknown = ("stream_options", "logprobs", TOKENS)
-    assert not await has_tokens(http, await make_proxy(picky), store, stream=True)
-
-
 async def test_tokens_that_were_said_to_be_there_are_always_asked_for_and_missed_aloud(
     make_proxy: MakeProxy,
     picky: Picky,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy.backend import Backend
-from lightning_proxy.model_list import make_replicas
+from lightning_proxy.models import make_replicas
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
@@ -86,15 +86,14 @@ class TestHealth:
 
     async def test_a_dead_one_is_tried_by_one_call_after_a_while(self, replicas: Replicas, clock: FakeClock) -> None:
         a, b = replicas.all
-        replicas.record_failure(a, "it broke", is_dead=True)
+        for _ in range(20):  # of one outage
+            replicas.record_failure(a, "it broke", is_dead=True)
         assert {replicas.place("m", None) for _ in range(3)} == {b}
         await clock.advance(1.0)
         b.in_flight = 5
-        trial = replicas.place("m", None)
-        assert trial is a
-        assert replicas.begin_half_open(a)
+        assert replicas.place("m", None) is a
+        replicas.begin(a)
         assert replicas.place("m", None) is b  # one call is enough to find out
-        replicas.record_failure(a, "it broke", is_dead=True, was_half_open=True)
         await clock.advance(1.9)
         assert replicas.place("m", None) is b
         await clock.advance(0.2)
@@ -102,38 +101,19 @@ class TestHealth:
         replicas.record_success(a)
         assert a.down_until == 0
 
-    async def test_calls_that_fail_in_one_outage_say_the_same(self, replicas: Replicas, clock: FakeClock) -> None:
-        a, _ = replicas.all
-        for _ in range(20):
-            replicas.record_failure(a, "it broke", is_dead=True)
-        await clock.advance(1.0)
-        assert replicas.begin_half_open(a)
-        for _ in range(20):  # of before
-            replicas.record_failure(a, "it broke", is_dead=True)
-        assert a.is_half_open
-        replicas.record_failure(a, "it broke", is_dead=True, was_half_open=True)
-        assert a.down_until == clock.now() + 2
-
-    async def test_each_trial_that_fails_makes_the_next_pause_twice_as_long(
-        self, replicas: Replicas, clock: FakeClock
-    ) -> None:
+    async def test_each_try_makes_the_next_pause_twice_as_long(self, replicas: Replicas, clock: FakeClock) -> None:
         a, _ = replicas.all
         replicas.record_failure(a, "it broke", is_dead=True)
         pauses = []
         for _ in range(7):
             pauses.append(a.down_until - clock.now())
             await clock.advance(pauses[-1])
-            replicas.record_failure(a, "it broke", is_dead=False, was_half_open=replicas.begin_half_open(a))
+            replicas.begin(a)
+            replicas.record_failure(a, "it broke", is_dead=False)
         assert pauses == [1, 2, 4, 8, 16, 30, 30]
         replicas.record_success(a)
         replicas.record_failure(a, "it broke", is_dead=True)
         assert a.down_until == clock.now() + 1
-
-    async def test_a_call_to_a_dead_one_before_its_time_is_no_trial(self, replicas: Replicas) -> None:
-        a, _ = replicas.all
-        assert not replicas.begin_half_open(a)
-        replicas.record_failure(a, "it broke", is_dead=True)
-        assert not replicas.begin_half_open(a)
 
     async def test_it_takes_three_errors_of_the_server_in_a_row(self, replicas: Replicas) -> None:
         a, b = replicas.all

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy import outbox
-from lightning_proxy.control import CallsLost
+from lightning_proxy.outbox import CallsLost
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_proxy import LLMProxy
-from lightning_proxy.control import CallsLost
+from lightning_proxy.outbox import CallsLost
 from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
 
 from lightning_core.budget import Budget

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from lightning_proxy.control import CallsLost
+from lightning_proxy.outbox import CallsLost
 from lightning_proxy.testing import FakeEngine
 from lightning_verl import AgentModeDaemon
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
-from lightning_proxy.model_list import ModelConfig
+from lightning_proxy.models import ModelConfig
 
 from lightning_core.concurrency import Startable
 from lightning_core.errors import LightningError

@@ -1,6 +1,7 @@
 """Sends a call to a backend: to which replica, with which body, and whether it is tried again."""
 
 import asyncio
+import dataclasses
 import logging
 import math
 import random
@@ -12,6 +13,7 @@ from typing import Any
 from lightning_core.runner.clients import asked_seconds
 from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
+from lightning_proxy.admit import Limiter
 from lightning_proxy.backend import (
     BackendAnswer,
     BackendBroke,
@@ -25,8 +27,7 @@ from lightning_proxy.conversion import CONVERSIONS, Conversion
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import CHAT
 from lightning_proxy.jsons import dump
-from lightning_proxy.limiter import Limiter
-from lightning_proxy.model_list import Models
+from lightning_proxy.models import Models
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
 
@@ -62,8 +63,8 @@ class _TryAgain(Exception):
     """Whether another try at the same one would not help."""
     asked_seconds: float | None = None
     """The wait that the backend asks for; None for the usual pause."""
-    answer: WholeAnswer | None = None
-    """What the backend said."""
+    response: "Response | None" = None
+    """What the backend said, in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +134,27 @@ class Sender:
 
         Returns:
             The answer, whatever its status. The caller calls `end` of the replicas when it is over, and before that
-            `record_success` or `failed`.
+            `record_success` or `record_failure`.
 
         Raises:
             Refused: When there is no answer.
         """
+        route, asked = call.route, call.route.fields
         may_fall_back = call.dialect is not None and call.pinned is None
-        fallbacks = iter(self._models.fallbacks(call.target) if may_fall_back else ())
-        given = call.fields
+        fallbacks = iter(self._models.fallbacks(route.target) if may_fall_back else ())
         again: float | None = None
         """After how many seconds a model may answer that was asked before."""
         while True:
-            self._set_params(call, given)
+            if call.dialect is not None and asked is not None:
+                fields = self._models.with_params(route.target, call.path, asked)
+                if fields is not route.fields:
+                    route.fields, route.body = fields, dump(fields)
             try:
                 response = await self._send_to_target(call)
-                if not _is_no_answer(response.answer.status) or (following := next(fallbacks, None)) is None:
+                status = response.answer.status
+                if not (status == 429 or status >= 500) or (following := next(fallbacks, None)) is None:
                     return response
-                reason = f"it answered {response.answer.status}"
-                again = again or 1.0
+                reason, again = f"it answered {status}", again or 1.0
                 self._replicas.end(response.replica)
                 await response.answer.aclose()
             except Refused as exc:
@@ -158,18 +162,11 @@ class Sender:
                     exc.retry_after = exc.retry_after or again
                     raise
                 reason, again = exc.message, again or exc.retry_after
-                if call.is_sent:
+                if route.is_sent:
                     _count_abandoned(call)
-            logger.info("lightning.model_falls_back from=%s to=%s reason=%s", call.target, following, reason)
-            call.target, call.is_sent, call.fell_back = following, False, True
+            logger.info("lightning.model_falls_back from=%s to=%s reason=%s", route.target, following, reason)
+            route.target, route.is_sent, route.fell_back = following, False, True
             await self._limiter.reacquire(call)
-
-    def _set_params(self, call: Call, given: dict[str, Any] | None) -> None:
-        if call.dialect is None or given is None:
-            return
-        fields = self._models.with_params(call.target, call.path, given)
-        if fields is not call.fields:
-            call.fields, call.body = fields, dump(fields)
 
     def _outgoing(self, call: Call, replica: Replica) -> _Outgoing:
         """Return a call as a replica is to get it.
@@ -177,11 +174,12 @@ class Sender:
         Raises:
             Refused: When the replica speaks chat alone, which cannot say what the agent asks.
         """
+        route = call.route
         conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
-        if conversion is None or call.fields is None:
-            return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
-        asked, call.dropped_tools = conversion.without_hosted_tools(call.fields)
-        for kind in set(call.dropped_tools) - self._dropped:
+        if conversion is None or route.fields is None:
+            return _Outgoing(call.path, call.request.query, route.fields, route.body, call.dialect)
+        asked, route.dropped_tools = conversion.without_hosted_tools(route.fields)
+        for kind in set(route.dropped_tools) - self._dropped:
             self._dropped.add(kind)
             logger.warning(
                 "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
@@ -190,7 +188,7 @@ class Sender:
                 replica.model_name,
             )
         # Once more, for an effort that is Anthropic's default, and so is left out.
-        fields = self._models.with_params(call.target, CHAT, conversion.request(asked))
+        fields = self._models.with_params(route.target, CHAT, conversion.request(asked))
         return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
 
     async def _send_to_target(self, call: Call) -> Response:
@@ -202,19 +200,17 @@ class Sender:
             try:
                 return await self._try(call, tried)
             except _TryAgain as exc:
-                failed = call.replica
+                failed = call.route.replica
                 if failed is not None and not exc.is_elsewhere:  # the next round begins with another one
                     tried = {failed}
-                call.is_sent = False
+                call.route.is_sent = False
                 self._limiter.park(call)
                 wait = self._wait_seconds(call, exc, tries)
                 if wait is None:
-                    if exc.answer is None or failed is None:
+                    if exc.response is None:
                         raise exc.refused from exc
-                    self._replicas.begin(failed)
-                    outgoing = self._outgoing(call, failed)
-                    # The backend's own words say most.
-                    return Response(exc.answer, failed, outgoing.dialect, outgoing.conversion)
+                    self._replicas.begin(exc.response.replica)
+                    return exc.response  # the backend's own words say most
             await asyncio.sleep(wait)
             await self._limiter.reacquire(call)
 
@@ -223,32 +219,22 @@ class Sender:
         if call.pinned is not None and call.pinned not in self._replicas.all:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
-        replica = call.pinned or self._replicas.place(call.target, call.attempt_id, tried=tried)
+        route = call.route
+        replica = call.pinned or self._replicas.place(route.target, call.attempt_id, tried=tried)
         tried.add(replica)
         outgoing = self._outgoing(call, replica)
-        call.tries += 1
-        call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
+        route.tries += 1
+        route.replica, route.is_sent, route.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
-        is_half_open = self._replicas.begin_half_open(replica)
         try:
             response = await self._ask(call, outgoing, replica)
             replica.has_answered = True
-            if response.answer.status in _RETRIED:
-                raise await self._read_refusal(call, response, tried, is_half_open=is_half_open)
-            if 300 <= response.answer.status < 400:
-                await response.answer.aclose()
-                # The agent would follow it past the proxy, to where nothing is recorded or counted.
-                raise Refused(
-                    502,
-                    "backend_redirects",
-                    f"{replica.backend.address} answered {response.answer.status}, which leads elsewhere; give the "
-                    "api_base that it leads to",
-                )
+            await self._check_status(call, response, tried)
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
                 reason = hide_in_text(str(exc))
-                self._replicas.record_failure(replica, reason, is_dead=True, was_half_open=is_half_open)
+                self._replicas.record_failure(replica, reason, is_dead=True)
                 if not replica.has_answered:
                     reason += "; it has not answered any call yet"
                 refused = Refused(503, "backend_unavailable", reason, retry_after=1.0 if replica.has_answered else None)
@@ -256,75 +242,70 @@ class Sender:
                 raise _TryAgain(refused, is_elsewhere=self._is_elsewhere(call, tried), is_last=is_last) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
-                self._replicas.record_failure(replica, refused.message, is_dead=False, was_half_open=is_half_open)
+                self._replicas.record_failure(replica, refused.message, is_dead=False)
                 raise refused from exc
-            if is_half_open and not isinstance(exc, _TryAgain):
-                self._replicas.cancel_half_open(replica)
             raise
-        if response.answer.status < 500:
-            self._replicas.record_answer(replica)
-        else:
-            reason = f"it answered {response.answer.status}"
-            self._replicas.record_failure(replica, reason, is_dead=False, was_half_open=is_half_open)
         return response
 
     async def _ask(self, call: Call, outgoing: _Outgoing, replica: Replica) -> Response:
+        """Send a call; once more without what the proxy asks for besides, where the backend refuses that."""
         added: dict[str, Any] = {}
         if outgoing.dialect is not None and outgoing.fields is not None:
             added = outgoing.dialect.additions(outgoing.fields, tokens=replica.backend.gives_tokens)
-        refused: set[str] = set()
-        while True:
-            answer = await replica.backend.send(_request(call, outgoing, replica, added))
-            if answer.status not in (400, 422) or not added:
-                break
-            try:
-                said = await answer.read()
-            finally:
-                await answer.aclose()
-            named = {name for name in added if name.encode() in said}
-            if not named:
-                whole = WholeAnswer(answer.status, said, answer.headers)
-                return Response(whole, replica, outgoing.dialect, outgoing.conversion)
+        answer = await replica.backend.send(_request(call, outgoing, replica, added))
+        if answer.status in (400, 422) and added:
+            answer = await _read(answer)
+            said = await answer.read()
             # It may not know these fields, or only repeat a request that it refuses for another reason.
-            refused |= named
-            added = {name: value for name, value in added.items() if name not in named}
-        if refused and answer.status < 400 and not replica.refuses_fields:
-            replica.refuses_fields = True
-            logger.warning(
-                "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, each after another "
-                "try, and without the tokens that they ask for",
-                replica.backend.address,
-                ",".join(sorted(refused)),
-            )
+            if named := [name for name in added if name.encode() in said]:
+                added = {name: value for name, value in added.items() if name not in named}
+                answer = await replica.backend.send(_request(call, outgoing, replica, added))
+                if answer.status < 400 and not replica.refuses_fields:
+                    replica.refuses_fields = True
+                    logger.warning(
+                        "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, each after "
+                        "another try, and without the tokens that they ask for",
+                        replica.backend.address,
+                        ",".join(named),
+                    )
         return Response(answer, replica, outgoing.dialect, outgoing.conversion, added)
 
-    async def _read_refusal(
-        self, call: Call, response: Response, tried: Set[Replica], *, is_half_open: bool
-    ) -> _TryAgain:
-        """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
+    async def _check_status(self, call: Call, response: Response, tried: Set[Replica]) -> None:
+        """Record what an answer's status says of its replica.
+
+        Raises:
+            _TryAgain: When it asks for another try; it is read, for it may be the last.
+            Refused: When it leads elsewhere.
+        """
         answer, replica = response.answer, response.replica
-        try:
-            body = await answer.read()
-        finally:
-            await answer.aclose()
-        if answer.status == 429:
+        status = answer.status
+        if status == 429:
             self._replicas.record_success(replica)  # it lives
+        elif status >= 500:
+            self._replicas.record_failure(replica, f"it answered {status}", is_dead=False)
         else:
-            self._replicas.record_failure(
-                replica, f"it answered {answer.status}", is_dead=False, was_half_open=is_half_open
+            self._replicas.record_answer(replica)
+        if status in _RETRIED:
+            kind = "rate_limited" if status == 429 else "backend_unavailable"
+            raise _TryAgain(
+                Refused(status, kind, f"{replica.backend.address} answered {status}", retry_after=1.0),
+                is_elsewhere=self._is_elsewhere(call, tried),
+                is_last=answer.header("x-should-retry") == "false",
+                asked_seconds=asked_seconds(answer.header),
+                response=dataclasses.replace(response, answer=await _read(answer)),
             )
-        kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
-        refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
-        return _TryAgain(
-            refused,
-            is_elsewhere=self._is_elsewhere(call, tried),
-            is_last=answer.header("x-should-retry") == "false",
-            asked_seconds=asked_seconds(answer.header),
-            answer=WholeAnswer(answer.status, body, answer.headers),
-        )
+        if 300 <= status < 400:
+            await answer.aclose()
+            # The agent would follow it past the proxy, to where nothing is recorded or counted.
+            raise Refused(
+                502,
+                "backend_redirects",
+                f"{replica.backend.address} answered {status}, which leads elsewhere; give the api_base that it leads "
+                "to",
+            )
 
     def _is_elsewhere(self, call: Call, tried: Set[Replica]) -> bool:
-        return call.pinned is None and self._replicas.has_other(call.target, tried)
+        return call.pinned is None and self._replicas.has_other(call.route.target, tried)
 
     def _wait_seconds(self, call: Call, failed: _TryAgain, tries: int) -> float | None:
         """Return how long to wait for another try; None where there is to be none."""
@@ -345,6 +326,13 @@ class Sender:
         return asked if call.seconds() + asked < min(waits) else None
 
 
+async def _read(answer: BackendAnswer) -> WholeAnswer:
+    try:
+        return WholeAnswer(answer.status, await answer.read(), answer.headers)
+    finally:
+        await answer.aclose()
+
+
 def _number(text: str) -> float | None:
     """Return a number of 0 or more; None for any other text."""
     with suppress(ValueError):
@@ -353,16 +341,12 @@ def _number(text: str) -> float | None:
     return None
 
 
-def _is_no_answer(status: int) -> bool:
-    return status == 429 or status >= 500
-
-
 def _count_abandoned(call: Call) -> None:
     """Count what a model may have used that did not answer in time, or broke off, and is given up for another one."""
     tokens, _ = call.estimated_tokens()
-    call.abandoned_tokens += tokens
-    if call.replica is not None:
-        call.abandoned_cost += call.replica.cost(tokens, 0, None) or 0.0
+    call.route.abandoned_tokens += tokens
+    if call.route.replica is not None:
+        call.route.abandoned_cost += call.route.replica.cost(tokens, 0, None) or 0.0
 
 
 def refusal_of(error: Exception) -> Refused:

@@ -1,4 +1,4 @@
-"""What calls use: the budget of the run, and the limits of each attempt."""
+"""When a call may be sent: in its turn, not during a pause, within the run's budget and the limits of its attempt."""
 
 import asyncio
 import re
@@ -14,6 +14,183 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from lightning_core.budget import Budget, Reserve
 from lightning_core.errors import AttemptLimitReached, BudgetExhausted
 from lightning_proxy.owner import Owner
+from lightning_proxy.request import Refused, proxy_stopped
+
+_ABORT_SECONDS = 5.0
+"""How long to wait for calls to end after they were cut off."""
+
+_STOPS = "the proxy stops"
+
+Abort = Callable[[str], None]
+"""Cuts a call off, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How the calls ended that were in flight when `drain` began."""
+
+    finished: int
+    """How many ended by themselves, or wait for another try."""
+    aborted: int
+    """How many were cut off at the timeout. A backend that ignores this may still work on one."""
+
+
+class Limiter:
+    """Limits how many calls are in flight, and holds all of them back during a pause: a semaphore and a gate.
+
+    A call acquires before it is sent, is parked while it waits for another try, reacquires for that, and is released at
+    its end. A parked call keeps its place, but does not keep `drain` waiting.
+
+    Args:
+        max_calls: How many may have a place at once.
+        max_waiting: How many may wait; one more is refused at once.
+        queue_seconds: How long a call waits for its turn.
+        pause_seconds: How long a call waits for the end of a pause, unless `pause` is given another time.
+    """
+
+    def __init__(self, *, max_calls: int, max_waiting: int, queue_seconds: float, pause_seconds: float) -> None:
+        self._places = asyncio.Semaphore(max_calls)
+        self._max_calls = max_calls
+        self._max_waiting = max_waiting
+        self._queue_seconds = queue_seconds
+        self._usual_pause_seconds = self._pause_seconds = pause_seconds
+        self._in_flight: dict[object, Abort] = {}
+        self._waiting: dict[object, Abort] = {}
+        self._open, self._idle = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._idle.set()
+        self._is_closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are in flight."""
+        return len(self._in_flight)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turn, for the end of a pause, for the budget, or for another try."""
+        return len(self._waiting)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether new calls wait."""
+        return not self._open.is_set()
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Let no new call start. Idempotent.
+
+        Args:
+            seconds: How long a call that comes from now on waits for `resume`; None for `pause_seconds`.
+        """
+        self._pause_seconds = self._usual_pause_seconds if seconds is None else seconds
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Let calls start again."""
+        self._open.set()
+
+    def close(self) -> None:
+        """Refuse new calls, and cut off those that wait. Calls in flight go on."""
+        self._is_closed = True
+        for abort in tuple(self._waiting.values()):
+            abort(_STOPS)
+
+    async def drain(self, timeout: float | None) -> Drained:
+        """Wait until no call is in flight; cut off those that still are at the timeout.
+
+        Calls that are cut off get five seconds to end. It does not pause: call `pause` first to change weights.
+
+        Args:
+            timeout: Seconds; None for no limit.
+        """
+        before, aborted = len(self._in_flight), 0
+        if not await _is_set_within(self._idle, timeout):
+            aborted = len(self._in_flight)
+            for abort in tuple(self._in_flight.values()):
+                abort("the proxy is paused for new weights, and the call took too long to end")
+            await _is_set_within(self._idle, _ABORT_SECONDS)
+        return Drained(finished=max(0, before - aborted), aborted=aborted)
+
+    async def acquire(self, call: object, abort: Abort) -> None:
+        """Return when a call may start.
+
+        Args:
+            call: The call.
+            abort: Cuts it off.
+
+        Raises:
+            Refused: When it waited for too long, too many wait, or the proxy stops.
+        """
+        if self._is_closed:
+            raise proxy_stopped()
+        if (self._places.locked() or self.is_paused) and len(self._waiting) >= self._max_waiting:
+            raise Refused(
+                503,
+                "proxy_full",
+                f"{self._max_calls} calls are under way and {self.waiting} wait; try again in a moment",
+                retry_after=1.0,
+            )
+        self._waiting[call] = abort
+        try:
+            async with asyncio.timeout(self._queue_seconds if self._places.locked() else None):
+                await self._places.acquire()
+        except BaseException as exc:
+            del self._waiting[call]
+            if not isinstance(exc, TimeoutError):
+                raise
+            raise Refused(
+                503,
+                "proxy_busy",
+                f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s; try again",
+                retry_after=1.0,
+            ) from exc
+        await self.reacquire(call)
+
+    def park(self, call: object) -> None:
+        """Take a call out of flight: no backend works on it. Ignores a call that has not acquired."""
+        if (abort := self._in_flight.pop(call, None)) is not None:
+            self._waiting[call] = abort
+            self._notify_if_idle()
+            if self._is_closed:
+                abort(_STOPS)
+
+    async def reacquire(self, call: object) -> None:
+        """Return when a parked call may be sent: not in a pause.
+
+        Raises:
+            Refused: When the pause lasts for too long.
+        """
+        if call not in self._waiting:
+            return
+        seconds = self._pause_seconds
+        while not self._open.is_set():
+            if not await _is_set_within(self._open, seconds):
+                raise Refused(
+                    503,
+                    "proxy_paused",
+                    f"the proxy is paused for new weights, for more than {seconds:g} s by now; try again in a moment",
+                    retry_after=1.0,
+                )
+        self._in_flight[call] = self._waiting.pop(call)
+        self._idle.clear()
+
+    def release(self, call: object) -> None:
+        """Record the end of a call. Ignores one that has no place."""
+        if (self._in_flight.pop(call, None) or self._waiting.pop(call, None)) is not None:
+            self._places.release()
+            self._notify_if_idle()
+
+    def _notify_if_idle(self) -> None:
+        if not self._in_flight:
+            self._idle.set()
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
 
 MAX_ATTEMPTS = 100_000
 """Of how many attempts it is remembered what they used; the newest."""
@@ -62,6 +239,10 @@ class Started:
         """Count what the call used; `usd` is None where it is not known what it cost."""
         for budget, reserve in self.reserves:
             budget.end_call(reserve, tokens=tokens, usd=usd)
+
+
+NOT_COUNTED = Started(())
+"""A call that no budget counts."""
 
 
 class Spending:
