@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_http.auth import Role
@@ -13,65 +12,38 @@ from lightning_http.web_pages import OtherSite, require_local, require_same_site
 from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.budget import NOTHING, Reserve
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
-from lightning_proxy.admit import NOT_COUNTED, Abort, Limiter, Spending, Started, UsageSoFar
+from lightning_proxy.admit import NOT_COUNTED, Abort, Started
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.dialects import Dialect
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
-from lightning_proxy.models import Models
-from lightning_proxy.outbox import Outbox, Ticket
-from lightning_proxy.owner import Attribution, LiveAttempts, read_path
+from lightning_proxy.outbox import Ticket
+from lightning_proxy.owner import read_path
 from lightning_proxy.paths import error_dialect, split_path
-from lightning_proxy.reader import Caller, CallReader
+from lightning_proxy.reader import Caller, read_call
 from lightning_proxy.relay import hand_back
-from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
-from lightning_proxy.routes import ControlRoutes
-from lightning_proxy.send import Response, Sender, refusal_of
-from lightning_proxy.settings import Settings
-from lightning_proxy.spans import Capture, bare_span_of, span_of
+from lightning_proxy.routes import serve_control
+from lightning_proxy.send import Response, refusal_of
+from lightning_proxy.service import ProxyService
+from lightning_proxy.spans import bare_span_of, span_of
 
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH = "/health"
 
 
-@dataclass(slots=True)
-class Counts:
-    """What went through so far."""
-
-    calls: int = 0
-    failed: int = 0
-    refused: int = 0
-    hung_up: int = 0
-    tokens: int = 0
-    usd: float = 0.0
-
-
-@dataclass
 class App:
     """Answers requests; an ASGI application."""
 
-    attribution: Attribution
-    attempts: LiveAttempts
-    reader: CallReader
-    outbox: Outbox
-    limiter: Limiter
-    spending: Spending
-    replicas: Replicas
-    models: Models
-    sender: Sender
-    capture: Capture
-    routes: ControlRoutes
-    run_id: str | None
-    """The proxy's own run; None without a store."""
-    local_only: bool
-    """Whether only this machine may call, without a key: then a page in a browser must not be talked into calling
-    under another name."""
-    settings: Settings
-    counts: Counts = field(default_factory=Counts)
-    usage: UsageSoFar = field(default_factory=UsageSoFar)
+    def __init__(self, service: ProxyService) -> None:
+        self._service = service
+        self._settings = service.settings
+        self._counts = service.counts
+        self._limiter = service.limiter
+        self._replicas = service.replicas
+        self._outbox = service.outbox
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,7 +51,7 @@ class App:
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
             return
-        request = Request(scope, receive, send, stall_seconds=self.settings.stall_seconds)
+        request = Request(scope, receive, send, stall_seconds=self._settings.stall_seconds)
         try:
             await self._serve(request)
         except Refused as refused:
@@ -99,10 +71,10 @@ class App:
 
     async def _serve(self, request: Request) -> None:
         try:
-            if self.local_only:
+            if not self._service.has_keys:
                 require_local(request.headers)
             hint = "; cors_allow_origins of the proxy allows others"
-            require_same_site(request.method, request.headers, self.settings.cors_allow_origins, hint=hint)
+            require_same_site(request.method, request.headers, self._settings.cors_allow_origins, hint=hint)
         except OtherSite as exc:
             raise Refused(403, "other_site", str(exc)) from exc
         except AccessDenied as exc:
@@ -113,41 +85,41 @@ class App:
             return
         if request.headers.get("upgrade", "").lower() == "websocket":
             raise Refused(426, "no_websocket", "the proxy has no WebSockets; make the call over HTTP, with POST")
-        who = self.attribution.identify(request.headers)
-        owner = self.attribution.owner(addressed, request.headers, who)
-        if owner is not None and self.run_id is None:
+        who = self._service.attribution.identify(request.headers)
+        owner = self._service.attribution.owner(addressed, request.headers, who)
+        if owner is not None and self._service.run_id is None:
             owner = None
-        elif owner is not None and owner.run_id == self.run_id:
+        elif owner is not None and owner.run_id == self._service.run_id:
             owner = owner._replace(run_id=None)  # as of a caller without a key
-        may_manage = who.role >= Role.ALGORITHM and not self.local_only
+        may_manage = who.role >= Role.ALGORITHM and self._service.has_keys
         caller = Caller(owner, who.role, may_manage, addressed.purpose)
-        if await self.routes.serve(request, addressed.path, caller):
+        if await serve_control(self._service, request, addressed.path, caller):
             return
         below, is_of_api = split_path(addressed.path)
         if request.method in ("GET", "HEAD") and (below == "/models" or below.startswith("/models/")):
             await self._list_models(request, below.removeprefix("/models").removeprefix("/"))
         else:
-            await self._make(await self.reader.read(request, caller, below, is_of_api=is_of_api))
+            await self._make(await read_call(self._service, request, caller, below, is_of_api=is_of_api))
 
     async def _make(self, call: Call) -> None:
         """Admit a call, send it, and settle it, whatever happens."""
         scope = CancelScope(call)
-        ticket = None if call.owner is None else self.outbox.begin(call.owner, scope.abort)
+        ticket = None if call.owner is None else self._outbox.begin(call.owner, scope.abort)
         started = NOT_COUNTED
-        self.counts.calls += 1
+        self._counts.calls += 1
         try:
             async with scope:
                 try:
                     started = await self._admit(call, scope.abort)
                     await self._send(call)
                 finally:
-                    self.limiter.release(call)
+                    self._limiter.release(call)
         except Refused as refused:
             await self._end_refused(call, refused)
         except ClientGone:
             if not call.outcome.is_answered:
                 call.outcome.fail("client_disconnected", "the agent hung up before the answer came to its end")
-                self.counts.hung_up += call.dialect is not None
+                self._counts.hung_up += call.dialect is not None
         except asyncio.CancelledError:
             call.outcome.fail("proxy_stopped", "the proxy was stopped")
             raise
@@ -166,19 +138,21 @@ class App:
             Refused: When it may not be.
         """
         if not call.is_management:
-            await self.limiter.acquire(call, abort)
-        if call.is_free or not self.spending.has_limits:
+            await self._limiter.acquire(call, abort)
+        if call.is_free or not self._service.spending.has_limits:
             return NOT_COUNTED
-        is_limited = call.owner is not None and call.purpose is None and self.attempts.is_of_agent(call.owner)
-        self.limiter.park(call)  # it may have to wait for others to settle
+        is_limited = call.owner is not None and call.purpose is None and self._service.attempts.is_of_agent(call.owner)
+        self._limiter.park(call)  # it may have to wait for others to settle
         try:
-            started = await self.spending.start_call(call.owner if is_limited else None, lambda: self._most(call))
+            started = await self._service.spending.start_call(
+                call.owner if is_limited else None, lambda: self._most(call)
+            )
         except AttemptLimitReached as exc:
             raise Refused(403, ATTEMPT_LIMIT, str(exc)) from exc
         except BudgetExhausted as exc:
             raise Refused(402, BUDGET_EXHAUSTED, str(exc)) from exc
         try:
-            await self.limiter.reacquire(call)
+            await self._limiter.reacquire(call)
         except BaseException:
             started.settle(tokens=0, usd=0.0)
             raise
@@ -189,11 +163,11 @@ class App:
         route = call.route
         if call.dialect is None or route.fields is None:
             return NOTHING
-        fields = self.models.with_params(route.target, call.path, route.fields)
-        given, taken = self.usage.most(route.target, fields, route.body)
-        if not self.spending.limits_usd:
+        fields = self._service.models.with_params(route.target, call.path, route.fields)
+        given, taken = self._service.usage.most(route.target, fields, route.body)
+        if not self._service.spending.limits_usd:
             return Reserve(given + taken)
-        replicas = self.replicas.of((route.target, *self.models.fallbacks(route.target)))
+        replicas = self._replicas.of((route.target, *self._service.models.fallbacks(route.target)))
         # The prompt may be written to a cache, which has a price of its own.
         costs = [replica.cost(given, taken, 0, written) for replica in replicas for written in (0, given)]
         return Reserve(given + taken, max((cost for cost in costs if cost is not None), default=0.0))
@@ -202,25 +176,25 @@ class App:
 
     async def _send(self, call: Call) -> None:
         """Send a call, and hand its answer to the agent."""
-        response = await self.sender.send(call)
+        response = await self._service.sender.send(call)
         replica, status = response.replica, response.answer.status
         route, outcome = call.route, call.outcome
         is_sound = False
         try:
-            await hand_back(call, response, self.replicas, self.reader.items)
+            await hand_back(call, response, self._replicas, self._service.items)
             is_sound = True
             _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:
             refused = refusal_of(exc)
-            self.replicas.record_failure(replica, refused.message, is_dead=False)
+            self._replicas.record_failure(replica, refused.message, is_dead=False)
             raise refused from exc
         except (ClientGone, asyncio.CancelledError):
             is_sound = outcome.is_answered
             raise
         finally:
             if is_sound and status < 500:
-                self.replicas.record_success(replica)
-            self.replicas.end(replica)
+                self._replicas.record_success(replica)
+            self._replicas.end(replica)
             if (versions := response.answer.weight_versions) is not None:
                 route.weight_version, route.last_weight_version = map(str, versions)
             try:
@@ -248,7 +222,7 @@ class App:
             await request.send_piece(dialect.error_event(refused))
             await request.end_stream()
         except ClientGone:
-            self.counts.hung_up += 1
+            self._counts.hung_up += 1
 
     # Settle
 
@@ -256,13 +230,13 @@ class App:
         """Count what a call used, give back what it had reserved, and have it recorded."""
         call.outcome.seconds = call.seconds()
         if call.route.weight_version is not None and call.route.last_weight_version is None:
-            call.route.last_weight_version = self.sender.weight_version
+            call.route.last_weight_version = self._service.sender.weight_version
         tokens, cost = 0, None
         try:
             tokens, cost = self._used(call)
-            self.counts.tokens += tokens
-            self.counts.usd += cost or 0.0
-            self.counts.failed += call.dialect is not None and call.outcome.error_kind is not None
+            self._counts.tokens += tokens
+            self._counts.usd += cost or 0.0
+            self._counts.failed += call.dialect is not None and call.outcome.error_kind is not None
         except Exception:  # such as a price that a backend cannot say
             logger.exception("lightning.call_not_counted path=%s", call.path)
         finally:
@@ -281,7 +255,7 @@ class App:
             given, taken = call.estimated_tokens()
             tokens = given + taken
             if outcome.error_kind is None and taken:
-                self.usage.record(route.target, given, taken)
+                self._service.usage.record(route.target, given, taken)
             if cost is None:
                 cost = _cost(call, given, taken)
         if route.abandoned_cost:
@@ -290,24 +264,24 @@ class App:
 
     def _record(self, ticket: Ticket, call: Call) -> None:
         if call.dialect is None:
-            self.outbox.end(ticket, None)
+            self._outbox.end(ticket, None)
             return
         try:
-            span = span_of(call, self.capture)
+            span = span_of(call, self._service.capture)
         except Exception as exc:  # the end of the attempt waits for a span, whatever an answer looks like
             logger.exception("lightning.call_not_recorded rollout_id=%s", ticket.owner.rollout_id)
             span = bare_span_of(call, exc)
-        self.outbox.end(ticket, span, len(call.route.body) + call.outcome.size)
+        self._outbox.end(ticket, span, len(call.route.body) + call.outcome.size)
 
     # Answers of the proxy's own
 
     async def _list_models(self, request: Request, one: str) -> None:
-        served = self.replicas.models()
-        names = [one] if one else self.models.names(served)
+        served = self._replicas.models()
+        names = [one] if one else self._service.models.names(served)
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in names]
         if not one:
             await request.respond_json(200, {"object": "list", "data": listed})
-        elif self.models.resolve(one, served) in served:
+        elif self._service.models.resolve(one, served) in served:
             await request.respond_json(200, listed[0])
         else:
             raise Refused(404, "model_not_found", f"no model named {one!r}")
@@ -318,7 +292,7 @@ class App:
             await self._respond(request, refused, error_dialect(read_path(request.path).path, request.headers))
 
     async def _respond(self, request: Request, refused: Refused, dialect: Dialect | None) -> None:
-        self.counts.refused += 1
+        self._counts.refused += 1
         fields = openai_error(refused) if dialect is None else dialect.error(refused)
         await request.respond(refused.status, dump(fields), refused.headers())
 

@@ -83,7 +83,7 @@ async def _serve(options: dict[str, Any]) -> None:
     import asyncio
     import signal
 
-    from lightning_proxy.service import collect_rarely
+    from lightning_proxy.running import collect_rarely
 
     store = _store(options.pop("store", None), options.get("key"))
     served = _proxy(store, options)

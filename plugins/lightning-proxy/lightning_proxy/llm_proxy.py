@@ -27,7 +27,8 @@ from lightning_proxy.models import ModelConfig, Models, make_replicas, require_p
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import AddressedProxy, RemoteProxy, flush_calls
-from lightning_proxy.service import ProxyService, RunningService
+from lightning_proxy.running import RunningProxy
+from lightning_proxy.service import ProxyService
 from lightning_proxy.settings import Settings
 from lightning_proxy.spans import Capture, Redact
 
@@ -169,7 +170,7 @@ class LLMProxy(AddressedProxy):
         if self.model_list:  # one that comes later may have other names
             models.check(self.models())
         self._weight_version: str | None = None
-        self._running: RunningService | None = None
+        self._running: RunningProxy | None = None
         self._changing = asyncio.Lock()
         self._is_of_run = False
 
@@ -245,7 +246,7 @@ class LLMProxy(AddressedProxy):
         store = None if self.store is None else self._reachable(self.store)
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
-        running = RunningService(lambda: self._make(store), in_thread=self._in_thread)
+        running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
         self.port = await running.start(self.host, self.port)
         self._running = running
 
@@ -367,7 +368,7 @@ class LLMProxy(AddressedProxy):
             # A grader may still have a judge called: so the attempt has not ended for good.
             await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
 
-    def _require_running(self) -> RunningService:
+    def _require_running(self) -> RunningProxy:
         if self._running is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._running

@@ -6,16 +6,13 @@ from typing import Any
 from lightning_http.auth import Role
 
 from lightning_proxy.call import Call, Route
-from lightning_proxy.conversion import StoredItems
 from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump, parse_object
-from lightning_proxy.models import Models
-from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import LiveAttempts, Owner, parent_span
-from lightning_proxy.paths import PREFIX, RESPONSES, OpenPaths, counts_tokens, quoted, response_of
-from lightning_proxy.replicas import Replica, Replicas
+from lightning_proxy.owner import Owner, parent_span
+from lightning_proxy.paths import PREFIX, RESPONSES, counts_tokens, quoted, response_of
+from lightning_proxy.replicas import Replica
 from lightning_proxy.request import Refused, Request
-from lightning_proxy.settings import Settings
+from lightning_proxy.service import ProxyService
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,127 +29,117 @@ class Caller:
     """What a call is for, where the agent itself does not make it: `judge`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallReader:
-    """Reads calls."""
+async def read_call(service: ProxyService, request: Request, caller: Caller, below: str, *, is_of_api: bool) -> Call:
+    """Return the call that a request makes.
 
-    attempts: LiveAttempts
-    outbox: Outbox
-    replicas: Replicas
-    models: Models
-    items: StoredItems
-    """Of converted responses."""
-    open_paths: OpenPaths
-    settings: Settings
+    Args:
+        service: The proxy.
+        request: The request, whose body is read.
+        caller: Who makes it.
+        below: Its path below `/v1`.
+        is_of_api: Whether it is under `/v1`.
 
-    async def read(self, request: Request, caller: Caller, below: str, *, is_of_api: bool) -> Call:
-        """Return the call that a request makes.
-
-        Args:
-            request: The request, whose body is read.
-            caller: Who makes it.
-            below: Its path below `/v1`.
-            is_of_api: Whether it is under `/v1`.
-
-        Raises:
-            Refused: When the caller may not make it.
-        """
-        owner, dialect = caller.owner, DIALECTS.get(below) if request.method == "POST" else None
-        if dialect is None and not is_of_api:
-            raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
-        stored = response_of(request.method, below)
-        pinned = None if stored is None else self.replicas.of_response(owner, stored)
-        is_free = pinned is not None or counts_tokens(request.method, below)
-        is_management = not (dialect is not None or is_free or self.open_paths.has(request.method, below))
-        if is_management and not caller.may_manage:
-            if stored is not None:
-                message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
-                raise Refused(404, "response_not_found", message)
-            raise _closed(f"{request.method} {PREFIX}{below}", f"{request.method} {below[1:]}")
-        if owner is not None:
-            await self.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
-            self.outbox.require_room()
-        elif not is_management and not self.settings.allow_unattributed:
-            raise Refused(
-                403,
-                "unattributed",
-                "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
-                "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
-            )
-        body = await request.read_body(self.settings.max_body_bytes)
-        if owner is not None:
-            self.attempts.require_not_ended(owner)  # while its body came, or the store was asked
-        fields = parse_object(body) if dialect is not None or body[:1] == b"{" else None
-        if dialect is not None:
-            fields = self._checked(fields)
-        model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
-        route = Route(self.models.resolve(model, self.replicas.models()), body, fields)
-        if dialect is None and pinned is None and model is None and (count := len(self.replicas.all)) > 1:
-            raise Refused(
-                400,
-                "no_model",
-                f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
-                "which one it is for; make it through a proxy with one backend",
-            )
-        if dialect is not None and fields is not None and below == RESPONSES:
-            pinned = self._find_previous(owner, fields, route)
-        return Call(
-            request,
-            below if dialect is not None else quoted(below),
-            owner,
-            caller.role,
-            caller.purpose,
-            parent_span(request.headers),
-            dialect,
-            is_stream=fields is not None and fields.get("stream") is True,
-            model=model,
-            pinned=pinned,
-            is_free=is_free or is_management,
-            is_management=is_management,
-            route=route,
+    Raises:
+        Refused: When the caller may not make it.
+    """
+    owner, dialect = caller.owner, DIALECTS.get(below) if request.method == "POST" else None
+    if dialect is None and not is_of_api:
+        raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
+    stored = response_of(request.method, below)
+    pinned = None if stored is None else service.replicas.of_response(owner, stored)
+    is_free = pinned is not None or counts_tokens(request.method, below)
+    is_management = not (dialect is not None or is_free or service.open_paths.has(request.method, below))
+    if is_management and not caller.may_manage:
+        if stored is not None:
+            message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
+            raise Refused(404, "response_not_found", message)
+        raise _closed(f"{request.method} {PREFIX}{below}", f"{request.method} {below[1:]}")
+    if owner is not None:
+        await service.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
+        service.outbox.require_room()
+    elif not is_management and not service.settings.allow_unattributed:
+        raise Refused(
+            403,
+            "unattributed",
+            "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
+            "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
         )
+    body = await request.read_body(service.settings.max_body_bytes)
+    if owner is not None:
+        service.attempts.require_not_ended(owner)  # while its body came, or the store was asked
+    fields = parse_object(body) if dialect is not None or body[:1] == b"{" else None
+    if dialect is not None:
+        fields = _checked(service, fields)
+    model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
+    route = Route(service.models.resolve(model, service.replicas.models()), body, fields)
+    if dialect is None and pinned is None and model is None and (count := len(service.replicas.all)) > 1:
+        raise Refused(
+            400,
+            "no_model",
+            f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
+            "which one it is for; make it through a proxy with one backend",
+        )
+    if dialect is not None and fields is not None and below == RESPONSES:
+        pinned = _find_previous(service, owner, fields, route)
+    return Call(
+        request,
+        below if dialect is not None else quoted(below),
+        owner,
+        caller.role,
+        caller.purpose,
+        parent_span(request.headers),
+        dialect,
+        is_stream=fields is not None and fields.get("stream") is True,
+        model=model,
+        pinned=pinned,
+        is_free=is_free or is_management,
+        is_management=is_management,
+        route=route,
+    )
 
-    def _checked(self, fields: dict[str, Any] | None) -> dict[str, Any]:
-        if fields is None:
-            raise Refused(400, "invalid_json", "the request's body is not a JSON object")
-        if not isinstance(fields.get("model"), str | None):
-            raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
-        models = self.replicas.models()
-        if fields.get("model") is None and len(models) > 1:
-            raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
-        return fields
 
-    def _find_previous(self, owner: Owner | None, fields: dict[str, Any], route: Route) -> Replica | None:
-        """Return the replica with the response that a call continues; None where it may go anywhere of its model.
+def _checked(service: ProxyService, fields: dict[str, Any] | None) -> dict[str, Any]:
+    if fields is None:
+        raise Refused(400, "invalid_json", "the request's body is not a JSON object")
+    if not isinstance(fields.get("model"), str | None):
+        raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
+    models = service.replicas.models()
+    if fields.get("model") is None and len(models) > 1:
+        raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
+    return fields
 
-        Where that response is of a fallback, the call is for this model, too. One that was converted is put before
-        what is asked.
 
-        Raises:
-            Refused: When the call leads to what belongs to others, or is not recorded.
-        """
-        resolved = self.items.resolve(None if owner is None else owner.attempt_id, fields)
-        if resolved is not fields:
-            route.fields, route.body, fields = resolved, dump(resolved), resolved
-        opens = self.open_paths.has
-        if fields.get("conversation") is not None and not opens("GET", "/conversations/id"):
-            raise _closed("conversation, which belongs to the backend's account,", "conversations")
-        if fields.get("background") and not opens("GET", f"{RESPONSES}/id"):
-            raise _closed("background, whose answer is fetched later,", "responses")
-        previous = fields.get("previous_response_id")
-        if previous is None:
-            return None
-        found = self.replicas.of_response(owner, str(previous))
-        if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
-            message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
-            raise Refused(400, "previous_response_not_found", message)
-        # The agent may go on with another model, which may be elsewhere.
-        if found is None or fields.get("model") is None or route.target == found.model_name:
-            return found
-        if found.model_name not in self.models.fallbacks(route.target):
-            return None
-        route.target, route.fell_back = found.model_name, True  # as the call before it
+def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str, Any], route: Route) -> Replica | None:
+    """Return the replica with the response that a call continues; None where it may go anywhere of its model.
+
+    Where that response is of a fallback, the call is for this model, too. One that was converted is put before
+    what is asked.
+
+    Raises:
+        Refused: When the call leads to what belongs to others, or is not recorded.
+    """
+    resolved = service.items.resolve(None if owner is None else owner.attempt_id, fields)
+    if resolved is not fields:
+        route.fields, route.body, fields = resolved, dump(resolved), resolved
+    opens = service.open_paths.has
+    if fields.get("conversation") is not None and not opens("GET", "/conversations/id"):
+        raise _closed("conversation, which belongs to the backend's account,", "conversations")
+    if fields.get("background") and not opens("GET", f"{RESPONSES}/id"):
+        raise _closed("background, whose answer is fetched later,", "responses")
+    previous = fields.get("previous_response_id")
+    if previous is None:
+        return None
+    found = service.replicas.of_response(owner, str(previous))
+    if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
+        message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
+        raise Refused(400, "previous_response_not_found", message)
+    # The agent may go on with another model, which may be elsewhere.
+    if found is None or fields.get("model") is None or route.target == found.model_name:
         return found
+    if found.model_name not in service.models.fallbacks(route.target):
+        return None
+    route.target, route.fell_back = found.model_name, True  # as the call before it
+    return found
 
 
 def _closed(what: str, entry: str) -> Refused:

@@ -1,8 +1,8 @@
 """The routes of a proxy besides model calls: reports of an attempt, and control over HTTP."""
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from lightning_http.auth import Role
@@ -14,13 +14,10 @@ from lightning_core.registry import did_you_mean
 from lightning_core.rewards import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy.admit import Limiter
 from lightning_proxy.jsons import parse_object
-from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import LiveAttempts, Owner
 from lightning_proxy.reader import Caller
 from lightning_proxy.request import Refused, Request
-from lightning_proxy.send import Sender
+from lightning_proxy.service import ProxyService
 
 REPORT_PATH = "/report"
 
@@ -62,9 +59,8 @@ CONTROL_PREFIX = "/control/"
 _MAX_BODY_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRoutes:
-    """Controls a proxy over HTTP.
+async def serve_control(service: ProxyService, request: Request, path: str, caller: Caller) -> bool:
+    """Answer a request that controls the proxy, or reports on an attempt; return whether it was one.
 
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
       the attempt's own key, as runners do;
@@ -73,108 +69,97 @@ class ControlRoutes:
     - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
       `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
       how it stands, and is controlled in its own process alone.
+
+    Args:
+        service: The proxy.
+        request: The request.
+        path: Its path below the URL of its attempt.
+        caller: Who makes it.
+
+    Raises:
+        Refused: When the caller may not, or asks for what there is not.
     """
-
-    attempts: LiveAttempts
-    outbox: Outbox
-    limiter: Limiter
-    sender: Sender
-    has_keys: bool
-    """Whether the proxy has keys."""
-    flush: Callable[[Owner, bool], Awaitable[None]]
-    update_model_list: Callable[[Sequence[Mapping[str, Any]]], None]
-    status: Callable[[], dict[str, Any]]
-
-    async def serve(self, request: Request, path: str, caller: Caller) -> bool:
-        """Answer a request that is for here; return whether it was.
-
-        Args:
-            request: The request.
-            path: Its path below the URL of its attempt.
-            caller: Who makes it.
-
-        Raises:
-            Refused: When the caller may not, or asks for what there is not.
-        """
-        if request.method == "POST" and path == REPORT_PATH:
-            await self._report(request, caller)
-            return True
-        if request.method == "POST" and path == FLUSH_PATH and caller.owner is not None:
-            fields = await self._fields(request)
-            await self.flush(caller.owner, fields.get("end") is not False)
-            await request.respond(204, b"", ())
-            return True
-        if not path.startswith(CONTROL_PREFIX):
-            return False
-        is_question = request.method == "GET" and path == f"{CONTROL_PREFIX}status"
-        if (not self.has_keys and not is_question) or caller.role < Role.ALGORITHM:
-            why = "the proxy has no key" if not self.has_keys else "this key is not the algorithm's"
-            raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
-        await request.respond_json(200, await self._take(request, path.removeprefix(CONTROL_PREFIX)))
+    if request.method == "POST" and path == REPORT_PATH:
+        await _report(service, request, caller)
         return True
-
-    async def _report(self, request: Request, caller: Caller) -> None:
-        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
-
-        Raises:
-            Refused: When the attempt is not live, or the report is none.
-        """
-        owner = caller.owner
-        if owner is None:
-            raise Refused(
-                403,
-                "unattributed",
-                "the report belongs to no attempt: use the URL, or the key, that its agent was given",
-            )
-        await self.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
-        self.outbox.require_room()
-        body = await request.read_body(_MAX_REPORT_BYTES)
-        spans = [
-            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
-            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
-        ]
-        if read_model_calls(spans):
-            raise Refused(
-                400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
-            )
-        self.attempts.require_not_ended(owner)  # the body took its time
-        for span in spans:
-            self.outbox.end(self.outbox.begin(owner, _cannot_be_cut_off), span, len(body))
+    if request.method == "POST" and path == FLUSH_PATH and caller.owner is not None:
+        fields = await _fields(request)
+        await service.flush(caller.owner, fields.get("end") is not False)
         await request.respond(204, b"", ())
+        return True
+    if not path.startswith(CONTROL_PREFIX):
+        return False
+    is_question = request.method == "GET" and path == f"{CONTROL_PREFIX}status"
+    if (not service.has_keys and not is_question) or caller.role < Role.ALGORITHM:
+        why = "the proxy has no key" if not service.has_keys else "this key is not the algorithm's"
+        raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
+    await request.respond_json(200, await _take(service, request, path.removeprefix(CONTROL_PREFIX)))
+    return True
 
-    async def _take(self, request: Request, what: str) -> Mapping[str, Any]:
-        if (request.method, what) != ("GET", "status"):
-            if request.method != "POST" or what not in _ACTIONS:
-                raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
-            fields = await self._fields(request)
-            if what == "pause":
-                self.limiter.pause(_seconds(fields, "seconds"))
-            elif what == "resume":
-                self.limiter.resume()
-            elif what == "drain":
-                return asdict(await self.limiter.drain(_seconds(fields, "timeout")))
-            elif what == "weights":
-                self.sender.weight_version = _text(fields, "version")
-            else:
-                self._update(fields.get("model_list"))
-        return self.status()
 
-    def _update(self, model_list: Any) -> None:
-        if not isinstance(model_list, list):
-            raise Refused(400, "invalid_request", "model_list is missing, or no list")
-        if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
-            raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
-        try:
-            self.update_model_list(model_list)
-        except (ConfigError, RegistryError) as exc:
-            raise Refused(400, "invalid_request", str(exc)) from exc
+async def _report(service: ProxyService, request: Request, caller: Caller) -> None:
+    """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
 
-    async def _fields(self, request: Request) -> dict[str, Any]:
-        body = await request.read_body(_MAX_BODY_BYTES)
-        fields = parse_object(body) if body else {}
-        if fields is None:
-            raise Refused(400, "invalid_json", "the request's body is not a JSON object")
-        return fields
+    Raises:
+        Refused: When the attempt is not live, or the report is none.
+    """
+    owner = caller.owner
+    if owner is None:
+        raise Refused(
+            403,
+            "unattributed",
+            "the report belongs to no attempt: use the URL, or the key, that its agent was given",
+        )
+    await service.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
+    service.outbox.require_room()
+    body = await request.read_body(_MAX_REPORT_BYTES)
+    spans = [
+        as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
+        for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
+    ]
+    if read_model_calls(spans):
+        raise Refused(400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise")
+    service.attempts.require_not_ended(owner)  # the body took its time
+    for span in spans:
+        service.outbox.end(service.outbox.begin(owner, _cannot_be_cut_off), span, len(body))
+    await request.respond(204, b"", ())
+
+
+async def _take(service: ProxyService, request: Request, what: str) -> Mapping[str, Any]:
+    if (request.method, what) != ("GET", "status"):
+        if request.method != "POST" or what not in _ACTIONS:
+            raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
+        fields = await _fields(request)
+        if what == "pause":
+            service.limiter.pause(_seconds(fields, "seconds"))
+        elif what == "resume":
+            service.limiter.resume()
+        elif what == "drain":
+            return asdict(await service.limiter.drain(_seconds(fields, "timeout")))
+        elif what == "weights":
+            service.sender.weight_version = _text(fields, "version")
+        else:
+            _update(service, fields.get("model_list"))
+    return service.status()
+
+
+def _update(service: ProxyService, model_list: Any) -> None:
+    if not isinstance(model_list, list):
+        raise Refused(400, "invalid_request", "model_list is missing, or no list")
+    if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
+        raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
+    try:
+        service.update_model_list(model_list)
+    except (ConfigError, RegistryError) as exc:
+        raise Refused(400, "invalid_request", str(exc)) from exc
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    body = await request.read_body(_MAX_BODY_BYTES)
+    fields = parse_object(body) if body else {}
+    if fields is None:
+        raise Refused(400, "invalid_json", "the request's body is not a JSON object")
+    return fields
 
 
 _ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})

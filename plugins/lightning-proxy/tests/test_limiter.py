@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from lightning_proxy import Drained, LLMProxy
-from lightning_proxy.service import STOP_SECONDS
+from lightning_proxy.running import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 

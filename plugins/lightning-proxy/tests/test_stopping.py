@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_proxy import service
+from lightning_proxy import running
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
@@ -18,7 +18,7 @@ from lightning_core.testing import FakeClock
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(running, "STOP_SECONDS", 0.2)
 
 
 @pytest.fixture(autouse=True)
