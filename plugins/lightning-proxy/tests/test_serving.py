@@ -250,7 +250,9 @@ async def test_what_cannot_be_served_is_said_at_once(store: InMemoryLightningSto
 
 
 @pytest.mark.usefixtures("vllm")
-async def test_only_what_a_backend_refuses_is_left_out(agent: Agent, engine: FakeEngine) -> None:
+async def test_only_what_a_backend_refuses_is_left_out(
+    agent: Agent, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     real = engine._fail
 
     async def refuse(request: Any, fields: Any, fault: Any) -> Any:
@@ -264,6 +266,7 @@ async def test_only_what_a_backend_refuses_is_left_out(agent: Agent, engine: Fak
             assert (await response.text()).endswith("data: [DONE]\n\n")
     assert ["stream_options" in received.fields for received in engine.received] == [True, False] * 3
     assert all(span.attributes["agentlightning.has_token_ids"] for span in await agent.spans())
+    assert caplog.text.count("lightning.backend_refuses_fields") == 1
 
 
 @pytest.mark.usefixtures("vllm")
