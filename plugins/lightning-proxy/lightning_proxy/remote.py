@@ -130,21 +130,36 @@ async def flush_calls(
 
 async def _flush(proxy: ProxyLLM, rollout: AttemptedRollout, key: str | None, *, end: bool) -> None:
     base = proxy.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id).removesuffix("/v1")
-    session = await _sessions.current()
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
-        async with asyncio.timeout(_FLUSH_SECONDS):
-            async with session.post(base + FLUSH_PATH, data=dump({"end": end}), headers=headers) as response:
-                if response.status < 300:
-                    return
-                told = (parse_object(await response.read()) or {}).get("error")
-    except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+        status, answered = await _request(
+            _sessions, "POST", base + FLUSH_PATH, key, seconds=_FLUSH_SECONDS, data=dump({"end": end})
+        )
+    except _OUT_OF_REACH as exc:
         raise Fault(f"the model proxy at {proxy.endpoint} is out of reach: {exc or type(exc).__name__}") from exc
-    if isinstance(told, dict):
-        told = told.get("message")
-    said = str(told or f"it answered {response.status}")
-    kind = StoreUnavailable if response.status == 503 else Fault
-    raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")
+    if status >= 300:
+        kind = StoreUnavailable if status == 503 else Fault
+        said = _error_of(answered) or f"it answered {status}"
+        raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")
+
+
+_OUT_OF_REACH = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+async def _request(
+    sessions: Sessions, method: str, url: str, key: str | None, *, seconds: float, data: bytes | None = None
+) -> tuple[int, dict[str, Any] | None]:
+    """Return the status of an answer, and its JSON object; None where it has none."""
+    session = await sessions.current()
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    async with asyncio.timeout(seconds):
+        async with session.request(method, url, data=data, headers=headers) as response:
+            return response.status, parse_object(await response.read())
+
+
+def _error_of(answered: dict[str, Any] | None) -> str | None:
+    error = (answered or {}).get("error")
+    message = error.get("message") if isinstance(error, dict) else error
+    return None if message is None else str(message)
 
 
 _SECONDS = 30.0
@@ -225,17 +240,11 @@ class RemoteProxy(AddressedProxy):
         Raises:
             ProxyError: When it cannot be reached, or refuses.
         """
-        session = await self._sessions.current()
-        headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
         try:
-            async with asyncio.timeout(_SECONDS):
-                async with session.get(self.url + path, headers=headers) as response:
-                    answered = parse_object(await response.read())
-                    status = response.status
-        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            status, answered = await _request(self._sessions, "GET", self.url + path, self.key, seconds=_SECONDS)
+        except _OUT_OF_REACH as exc:
             raise ProxyError(f"the model proxy at {self.url} is out of reach: {exc or type(exc).__name__}") from exc
         if status >= 300 or answered is None:
-            error = (answered or {}).get("error")
-            said = error.get("message") if isinstance(error, dict) else f"it answered {status}, and is perhaps no proxy"
+            said = _error_of(answered) or f"it answered {status}, and is perhaps no proxy"
             raise ProxyError(f"the model proxy at {self.url} refused {path}: {said}")
         return answered

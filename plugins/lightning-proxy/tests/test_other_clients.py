@@ -123,7 +123,7 @@ async def test_pages_of_other_sites_are_refused_unless_their_origin_is_named(
 @pytest.mark.parametrize(
     ("origins", "message"),
     [
-        (["*"], "name the origins"),
+        (["*"], "an origin is a scheme and a host"),
         (["app.example.com"], "has 'app.example.com'; an origin is a scheme and a host"),
         (["null"], "an origin is"),
         (["https://app.example.com/"], "an origin is"),
