@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import math
 import random
-from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,26 +56,12 @@ class _TryAgain(Exception):
     """A try that failed before anything was answered."""
 
     refused: Refused
-    is_elsewhere: bool
-    """Whether a replica is there that was not tried yet, and can be at once."""
     is_last: bool
     """Whether another try at the same one would not help."""
     asked_seconds: float | None = None
     """The wait that the backend asks for; None for the usual pause."""
     response: "Response | None" = None
     """What the backend said, in one piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
-    """A call as a replica gets it, but for what the proxy adds."""
-
-    path: str
-    query: str
-    fields: dict[str, Any] | None
-    body: bytes
-    dialect: Dialect | None
-    conversion: Conversion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +76,10 @@ class Response:
     """By which the call was made one of that API; None where it came as one."""
     added: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that the agent did not send."""
+
+
+_Outgoing = tuple[BackendRequest, Dialect | None, Conversion | None]
+"""A call as a replica gets it, the API that it speaks, and by which it was made one of that."""
 
 
 class Sender:
@@ -169,27 +158,35 @@ class Sender:
             await self._limiter.reacquire(call)
 
     def _outgoing(self, call: Call, replica: Replica) -> _Outgoing:
-        """Return a call as a replica is to get it.
+        """Return a call as a replica is to get it, but for what the proxy adds.
 
         Raises:
             Refused: When the replica speaks chat alone, which cannot say what the agent asks.
         """
-        route = call.route
-        conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
-        if conversion is None or route.fields is None:
-            return _Outgoing(call.path, call.request.query, route.fields, route.body, call.dialect)
-        asked, route.dropped_tools = conversion.without_hosted_tools(route.fields)
-        for kind in set(route.dropped_tools) - self._dropped:
-            self._dropped.add(kind)
-            logger.warning(
-                "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
-                "model's engine has none; calls go on without it, and their spans say so",
-                kind,
-                replica.model_name,
-            )
-        # Once more, for an effort that is Anthropic's default, and so is left out.
-        fields = self._models.with_params(route.target, CHAT, conversion.request(asked))
-        return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
+        route, request = call.route, call.request
+        path, query, fields, body, dialect = call.path, request.query, route.fields, route.body, call.dialect
+        conversion = CONVERSIONS.get(path) if dialect is not None and fields is not None and replica.converts else None
+        if conversion is not None and fields is not None:
+            asked, route.dropped_tools = conversion.without_hosted_tools(fields)
+            for kind in set(route.dropped_tools) - self._dropped:
+                self._dropped.add(kind)
+                logger.warning(
+                    "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
+                    "model's engine has none; calls go on without it, and their spans say so",
+                    kind,
+                    replica.model_name,
+                )
+            # Once more, for an effort that is Anthropic's default, and so is left out.
+            fields = self._models.with_params(route.target, CHAT, conversion.request(asked))
+            path, query, dialect = CHAT, "", DIALECTS[CHAT]
+        if fields is not None and fields.get("model", replica.model) != replica.model:
+            fields = {**fields, "model": replica.model}
+        if fields is not route.fields:
+            body = dump(fields)
+        passed = _PASSED_ON if conversion is None else _PASSED_ON_CONVERTED
+        headers = [(name, value) for name, value in request.headers.items() if name in passed]
+        asked_of = BackendRequest(request.method, path, query, headers, body, fields, call.attempt_id)
+        return asked_of, dialect, conversion
 
     async def _send_to_target(self, call: Call) -> Response:
         """Send a call until a backend of its model answers it, or another try would not help."""
@@ -200,12 +197,13 @@ class Sender:
             try:
                 return await self._try(call, tried)
             except _TryAgain as exc:
-                failed = call.route.replica
-                if failed is not None and not exc.is_elsewhere:  # the next round begins with another one
-                    tried = {failed}
-                call.route.is_sent = False
+                route = call.route
+                is_elsewhere = call.pinned is None and self._replicas.has_other(route.target, tried)
+                if route.replica is not None and not is_elsewhere:  # the next round begins with another one
+                    tried = {route.replica}
+                route.is_sent = False
                 self._limiter.park(call)
-                wait = self._wait_seconds(call, exc, tries)
+                wait = 0.0 if is_elsewhere and tries <= self._retries else self._wait_seconds(call, exc, tries)
                 if wait is None:
                     if exc.response is None:
                         raise exc.refused from exc
@@ -227,9 +225,9 @@ class Sender:
         route.replica, route.is_sent, route.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
         try:
-            response = await self._ask(call, outgoing, replica)
+            response = await self._ask(outgoing, replica)
             replica.has_answered = True
-            await self._check_status(call, response, tried)
+            await self._check_status(response)
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
@@ -239,7 +237,7 @@ class Sender:
                     reason += "; it has not answered any call yet"
                 refused = Refused(503, "backend_unavailable", reason, retry_after=1.0 if replica.has_answered else None)
                 is_last = self._clock.now() - replica.down_since > _BLIP_SECONDS
-                raise _TryAgain(refused, is_elsewhere=self._is_elsewhere(call, tried), is_last=is_last) from exc
+                raise _TryAgain(refused, is_last=is_last) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
                 self._replicas.record_failure(replica, refused.message, is_dead=False)
@@ -247,19 +245,20 @@ class Sender:
             raise
         return response
 
-    async def _ask(self, call: Call, outgoing: _Outgoing, replica: Replica) -> Response:
+    async def _ask(self, outgoing: _Outgoing, replica: Replica) -> Response:
         """Send a call; once more without what the proxy asks for besides, where the backend refuses that."""
+        request, dialect, conversion = outgoing
         added: dict[str, Any] = {}
-        if outgoing.dialect is not None and outgoing.fields is not None:
-            added = outgoing.dialect.additions(outgoing.fields, tokens=replica.backend.gives_tokens)
-        answer = await replica.backend.send(_request(call, outgoing, replica, added))
+        if dialect is not None and request.fields is not None:
+            added = dialect.additions(request.fields, tokens=replica.backend.gives_tokens)
+        answer = await replica.backend.send(_with(request, added))
         if answer.status in (400, 422) and added:
             answer = await _read(answer)
             said = await answer.read()
             # It may not know these fields, or only repeat a request that it refuses for another reason.
             if named := [name for name in added if name.encode() in said]:
                 added = {name: value for name, value in added.items() if name not in named}
-                answer = await replica.backend.send(_request(call, outgoing, replica, added))
+                answer = await replica.backend.send(_with(request, added))
                 if answer.status < 400 and not replica.refuses_fields:
                     replica.refuses_fields = True
                     logger.warning(
@@ -268,9 +267,9 @@ class Sender:
                         replica.backend.address,
                         ",".join(named),
                     )
-        return Response(answer, replica, outgoing.dialect, outgoing.conversion, added)
+        return Response(answer, replica, dialect, conversion, added)
 
-    async def _check_status(self, call: Call, response: Response, tried: Set[Replica]) -> None:
+    async def _check_status(self, response: Response) -> None:
         """Record what an answer's status says of its replica.
 
         Raises:
@@ -289,7 +288,6 @@ class Sender:
             kind = "rate_limited" if status == 429 else "backend_unavailable"
             raise _TryAgain(
                 Refused(status, kind, f"{replica.backend.address} answered {status}", retry_after=1.0),
-                is_elsewhere=self._is_elsewhere(call, tried),
                 is_last=answer.header("x-should-retry") == "false",
                 asked_seconds=asked_seconds(answer.header),
                 response=dataclasses.replace(response, answer=await _read(answer)),
@@ -304,17 +302,10 @@ class Sender:
                 "to",
             )
 
-    def _is_elsewhere(self, call: Call, tried: Set[Replica]) -> bool:
-        return call.pinned is None and self._replicas.has_other(call.route.target, tried)
-
     def _wait_seconds(self, call: Call, failed: _TryAgain, tries: int) -> float | None:
-        """Return how long to wait for another try; None where there is to be none."""
-        if tries > self._retries:
-            return None
-        if failed.is_elsewhere:
-            return 0.0
+        """Return how long to wait for another try at the same replica; None where there is to be none."""
         headers, asked = call.request.headers, failed.asked_seconds
-        if failed.is_last or headers.get(_RETRIES_TAKEN, "0") != "0":
+        if tries > self._retries or failed.is_last or headers.get(_RETRIES_TAKEN, "0") != "0":
             return None
         if asked is None:
             jitter = random.uniform(0, self._first_pause_seconds)
@@ -357,22 +348,12 @@ def refusal_of(error: Exception) -> Refused:
     return Refused(502, "backend_broke", message)
 
 
-def _request(call: Call, outgoing: _Outgoing, replica: Replica, added: dict[str, Any]) -> BackendRequest:
-    passed = _PASSED_ON if outgoing.conversion is None else _PASSED_ON_CONVERTED
-    headers = [(name, value) for name, value in call.request.headers.items() if name in passed]
-    fields, body, model = outgoing.fields, outgoing.body, replica.model
-    if fields is not None and fields.get("model", model) != model:
-        fields = {**fields, **added, "model": model}
-        body = dump(fields)
-    elif fields is not None and added:
-        body = _with_fields(body, fields, added)
-        fields = {**fields, **added}
-    return BackendRequest(call.request.method, outgoing.path, outgoing.query, headers, body, fields, call.attempt_id)
-
-
-def _with_fields(body: bytes, fields: dict[str, Any], added: dict[str, Any]) -> bytes:
+def _with(request: BackendRequest, added: dict[str, Any]) -> BackendRequest:
     """Add fields to a JSON object; what it has is not written anew where that can be avoided."""
-    if added.keys() & fields.keys() or not fields:
-        return dump({**fields, **added})
-    start = body.index(b"{") + 1
-    return b"{" + dump(added)[1:-1] + b"," + body[start:]
+    if not added or request.fields is None:
+        return request
+    fields = {**request.fields, **added}
+    if len(fields) > len(added) and len(fields) == len(added) + len(request.fields):
+        start = request.body.index(b"{") + 1
+        return dataclasses.replace(request, fields=fields, body=b"{" + dump(added)[1:-1] + b"," + request.body[start:])
+    return dataclasses.replace(request, fields=fields, body=dump(fields))
