@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from lightning_core.budget import Budget, Reserve
 from lightning_core.errors import AttemptLimitReached, BudgetExhausted
+from lightning_core.store.clock import Clock
 from lightning_proxy.owner import Owner
 from lightning_proxy.request import Refused, proxy_stopped
 
@@ -42,13 +43,17 @@ class Limiter:
     its end. A parked call keeps its place, but does not keep `drain` waiting.
 
     Args:
+        clock: How long pauses last.
         max_calls: How many may have a place at once.
         max_waiting: How many may wait; one more is refused at once.
         queue_seconds: How long a call waits for its turn.
         pause_seconds: How long a call waits for the end of a pause, unless `pause` is given another time.
     """
 
-    def __init__(self, *, max_calls: int, max_waiting: int, queue_seconds: float, pause_seconds: float) -> None:
+    def __init__(
+        self, clock: Clock, *, max_calls: int, max_waiting: int, queue_seconds: float, pause_seconds: float
+    ) -> None:
+        self._clock = clock
         self._places = asyncio.Semaphore(max_calls)
         self._max_calls = max_calls
         self._max_waiting = max_waiting
@@ -104,11 +109,11 @@ class Limiter:
             timeout: Seconds; None for no limit.
         """
         before, aborted = len(self._in_flight), 0
-        if not await _is_set_within(self._idle, timeout):
+        if not await self._is_set_within(self._idle, timeout):
             aborted = len(self._in_flight)
             for abort in tuple(self._in_flight.values()):
                 abort("the proxy is paused for new weights, and the call took too long to end")
-            await _is_set_within(self._idle, _ABORT_SECONDS)
+            await self._is_set_within(self._idle, _ABORT_SECONDS)
         return Drained(finished=max(0, before - aborted), aborted=aborted)
 
     async def acquire(self, call: object, abort: Abort) -> None:
@@ -131,8 +136,15 @@ class Limiter:
                 retry_after=1.0,
             )
         self._waiting[call] = abort
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+        else:
+            await self._wait_for_place(call)
+        await self.reacquire(call)
+
+    async def _wait_for_place(self, call: object) -> None:
         try:
-            async with asyncio.timeout(self._queue_seconds if self._places.locked() else None):
+            async with asyncio.timeout(self._queue_seconds):
                 await self._places.acquire()
         except BaseException as exc:
             del self._waiting[call]
@@ -144,7 +156,6 @@ class Limiter:
                 f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s; try again",
                 retry_after=1.0,
             ) from exc
-        await self.reacquire(call)
 
     def park(self, call: object) -> None:
         """Take a call out of flight: no backend works on it. Ignores a call that has not acquired."""
@@ -164,7 +175,7 @@ class Limiter:
             return
         seconds = self._pause_seconds
         while not self._open.is_set():
-            if not await _is_set_within(self._open, seconds):
+            if not await self._is_set_within(self._open, seconds):
                 raise Refused(
                     503,
                     "proxy_paused",
@@ -184,12 +195,15 @@ class Limiter:
         if not self._in_flight:
             self._idle.set()
 
-
-async def _is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
+    async def _is_set_within(self, event: asyncio.Event, seconds: float | None) -> bool:
+        """Whether it was set in this time, if only for a moment."""
+        if event.is_set():
+            return True
+        waiting = asyncio.ensure_future(event.wait())
+        try:
+            return await self._clock.wait(waiting, seconds)
+        finally:
+            waiting.cancel()
 
 
 MAX_ATTEMPTS = 100_000

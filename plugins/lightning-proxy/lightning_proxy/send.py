@@ -185,8 +185,8 @@ class Sender:
             body = dump(fields)
         passed = _PASSED_ON if conversion is None else _PASSED_ON_CONVERTED
         headers = [(name, value) for name, value in request.headers.items() if name in passed]
-        asked_of = BackendRequest(request.method, path, query, headers, body, fields, call.attempt_id)
-        return asked_of, dialect, conversion
+        outgoing = BackendRequest(request.method, path, query, headers, body, fields, call.attempt_id)
+        return outgoing, dialect, conversion
 
     async def _send_to_target(self, call: Call) -> Response:
         """Send a call until a backend of its model answers it, or another try would not help."""

@@ -48,7 +48,7 @@ class ProxyService:
         capture: What is recorded of what was said.
         budget: The run's; None for no limit.
         registry: Where backends are found.
-        clock: How long waits for the store and for backends last.
+        clock: How long pauses last, and waits for the store and for backends.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class ProxyService:
             self._view, clock, max_spans=settings.max_unsent_spans, max_bytes=settings.max_unsent_bytes
         )
         self.limiter = Limiter(
+            clock,
             max_calls=settings.max_concurrent_calls,
             max_waiting=settings.max_waiting_calls,
             queue_seconds=settings.queue_seconds,

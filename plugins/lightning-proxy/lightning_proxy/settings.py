@@ -16,7 +16,7 @@ Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Settings(ConnectionLimits):
-    """The limits of a proxy. Seconds are real ones."""
+    """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
 
     allow_unattributed: bool = False
     allow_paths: Sequence[str] = ()

@@ -90,6 +90,9 @@ async def test_a_pause_that_lasts_gives_a_retryable_answer(agent: Agent, proxy: 
     call = asyncio.create_task(agent.chat().__aenter__())
     await until(proxy, waiting=1)
     await proxy.resume()
+    await proxy.pause()  # at once again: the call waits on
+    await until(proxy, waiting=1)
+    await proxy.resume()
     assert (await call).status == 200
 
 
