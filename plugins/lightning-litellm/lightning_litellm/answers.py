@@ -12,7 +12,7 @@ from lightning_proxy.backend import (
     WholeAnswer,
     is_retry_header,
 )
-from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.apis import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused
 from pydantic import BaseModel

@@ -3,12 +3,12 @@
 A call passes these files, in this order:
 
 1. `engine.py` makes the `Call` of a request (`request.py`): whose it is and whether it may be made (`owner.py`,
-   `paths.py`), and which API it speaks (`dialects/`).
+   `paths.py`), and which API it speaks (`apis/`).
 2. `limiter.py` lets it start: in its turn, and not during a pause; `spending.py`: within the budget and the limits of
    its attempt.
 3. `dispatch.py` sets the parameters of its model (`model_list.py`), sends it to a replica (`replicas.py`) through its
-   backend (`openai_backend.py`), and tries again, or another model. `conversion/` makes it a call of chat, and its
-   answer one of the agent's API, where the replica needs that.
+   backend (`openai_backend.py`), and tries again, or another model. The API makes it a call of chat, and
+   its answer one of its own, where the replica needs that.
 4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
 5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
@@ -24,7 +24,7 @@ from lightning_http.auth import Role
 from lightning_http.body import ClientGone
 
 from lightning_proxy.answer import Answer, AnswerChoice, tool_call_part
-from lightning_proxy.dialects import Dialect
+from lightning_proxy.apis import Dialect
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Replica
 from lightning_proxy.request import Refused, Request, proxy_stopped

@@ -12,6 +12,8 @@ from typing import Any
 from lightning_core.runner.clients import asked_seconds
 from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
+from lightning_proxy.apis import DIALECTS, ConvertibleDialect, Dialect
+from lightning_proxy.apis.chat import CHAT
 from lightning_proxy.backend import (
     BackendAnswer,
     BackendBroke,
@@ -21,9 +23,6 @@ from lightning_proxy.backend import (
     WholeAnswer,
 )
 from lightning_proxy.call import Call
-from lightning_proxy.conversion import CONVERSIONS, Conversion
-from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dialects.openai import CHAT
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Models
@@ -75,7 +74,7 @@ class _Outgoing:
     fields: dict[str, Any] | None
     body: bytes
     dialect: Dialect | None
-    conversion: Conversion | None = None
+    conversion: ConvertibleDialect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Response:
     replica: Replica
     dialect: Dialect | None
     """The API that it speaks; None for a call that passes through as it is."""
-    conversion: Conversion | None = None
+    conversion: ConvertibleDialect | None = None
     """By which the call was made one of that API; None where it came as one."""
     added: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that the agent did not send."""
@@ -177,8 +176,12 @@ class Sender:
         Raises:
             Refused: When the replica speaks chat alone, which cannot say what the agent asks.
         """
-        conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
-        if conversion is None or call.fields is None:
+        conversion = call.dialect
+        if (
+            not isinstance(conversion, ConvertibleDialect)
+            or not (replica.converts or conversion.is_always_converted)
+            or call.fields is None
+        ):
             return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
         asked, call.dropped_tools = conversion.without_hosted_tools(call.fields)
         for kind in set(call.dropped_tools) - self._dropped:
@@ -190,7 +193,7 @@ class Sender:
                 replica.model_name,
             )
         # Once more, for an effort that is Anthropic's default, and so is left out.
-        fields = self._models.with_params(call.target, CHAT, conversion.request(asked))
+        fields = self._models.with_params(call.target, CHAT, conversion.to_chat(asked))
         return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
 
     async def _send_to_target(self, call: Call) -> Response:

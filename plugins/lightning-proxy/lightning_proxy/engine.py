@@ -13,12 +13,12 @@ from lightning_http.web_pages import OtherSite, require_local, require_same_site
 from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.budget import Reserve
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
+from lightning_proxy.apis import DIALECTS, Dialect
+from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
+from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.control import Settings
-from lightning_proxy.conversion import StoredItems
-from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.dispatch import Response, Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.limiter import Limiter
@@ -82,8 +82,8 @@ class Engine:
     settings: Settings
     counts: Counts = field(default_factory=Counts)
     usage: UsageSoFar = field(default_factory=UsageSoFar)
-    items: StoredItems = field(default_factory=StoredItems)
-    """Of converted responses."""
+    responses: StoredResponses = field(default_factory=StoredResponses)
+    """Those that were converted."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,7 +210,7 @@ class Engine:
         if call.target is None and len(models) > 1:
             raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
         if below == RESPONSES:
-            call.fields = self.items.resolve(call.attempt_id, fields)
+            call.fields = self.responses.resolve(call.attempt_id, fields)
             if call.fields is not fields:
                 call.body, fields = dump(call.fields), call.fields
             call.pinned = await self._find_previous(call, fields)
@@ -342,7 +342,7 @@ class Engine:
         replica, status = response.replica, response.answer.status
         is_sound = False
         try:
-            await hand_back(call, response, self.replicas, self.items)
+            await hand_back(call, response, self.replicas, self.responses)
             is_sound = True
             _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from lightning_core.errors import ConfigError
-from lightning_proxy.dialects import DIALECTS, Dialect
+from lightning_proxy.apis import DIALECTS, Dialect
 from lightning_proxy.request import Refused
 
 PREFIX = "/v1"

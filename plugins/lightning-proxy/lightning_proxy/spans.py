@@ -16,8 +16,8 @@ from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.frozen import EMPTY, FrozenDict, construct
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
+from lightning_proxy.apis import Dialect
 from lightning_proxy.call import Call
-from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import replace_surrogates, text
 from lightning_proxy.owner import Owner
 

@@ -1,6 +1,7 @@
 """OpenAI's APIs of messages and texts, with the tokens that vLLM adds: chat, completions and embeddings."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lightning_proxy.answer import (
@@ -15,7 +16,7 @@ from lightning_proxy.answer import (
     objects,
     text_of,
 )
-from lightning_proxy.dialects.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
+from lightning_proxy.apis.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
 from lightning_proxy.sse import ServerEvent
 
 CHAT = "/chat/completions"
@@ -128,6 +129,7 @@ class ChatDialect(_TokensDialect):
     """The chat API, `/v1/chat/completions`: messages in, a message out."""
 
     operation = "chat"
+    names: ClassVar = {"max_tokens": ("max_tokens", "max_completion_tokens")}
     logprobs = True
 
     def read_choice(self, choice: Fields) -> AnswerChoice:
@@ -162,6 +164,7 @@ class CompletionsDialect(_TokensDialect):
     """The completions API, `/v1/completions`: a text in, its continuation out."""
 
     operation = "text_completion"
+    names: ClassVar[Mapping[str, Sequence[str]]] = {}
     logprobs = 1
     """Asks for the likeliest token beside the sampled one: no value asks for the latter alone that all engines take."""
 

@@ -5,7 +5,7 @@ without streaming, and the dialect reads that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lightning_proxy.answer import Answer, integer, mapping
@@ -27,6 +27,9 @@ class Dialect(ABC):
     """What OpenTelemetry's GenAI conventions call it."""
     provider: ClassVar[str] = "openai"
     """Whose API it is."""
+    names: ClassVar[Mapping[str, Sequence[str]] | None] = None
+    """How it calls a parameter of a model where that is another name than chat's, or has several; one in an object with
+    a dot. None for an API that has no parameters."""
     is_stored: ClassVar[bool] = False
     """Whether the backend keeps answers, unless `store` is false, and gives them again by their ids."""
 
