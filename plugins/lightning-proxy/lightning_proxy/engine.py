@@ -13,7 +13,7 @@ from lightning_http.web_pages import OtherSite, require_local, require_same_site
 from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.budget import Reserve
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
-from lightning_proxy.apis import DIALECTS, Dialect
+from lightning_proxy.apis import GEMINI, Dialect, dialect_of
 from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
 from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.backend import BackendBroke, BackendTimeout
@@ -125,7 +125,7 @@ class Engine:
             return
         if request.headers.get("upgrade", "").lower() == "websocket":
             raise Refused(426, "no_websocket", "the proxy has no WebSockets; make the call over HTTP, with POST")
-        who = self.attribution.identify(request.headers)
+        who = self.attribution.identify(request.headers, request.key)
         owner = self.attribution.owner(addressed, request.headers, who)
         if owner is not None and self.run_id is None:
             owner = None
@@ -162,13 +162,15 @@ class Engine:
             Refused: When the caller may not make it.
         """
         request, owner = call.request, call.owner
-        call.dialect = DIALECTS.get(below) if request.method == "POST" else None
+        call.dialect = dialect_of(below) if request.method == "POST" else None
         if call.dialect is None and not is_of_api:
             raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
         stored = response_of(request.method, below)
         call.pinned = None if stored is None else self.replicas.of_response(owner, stored)
         is_known = call.pinned is not None or counts_tokens(request.method, below)
         if call.dialect is None and not is_known and not self.open_paths.has(request.method, below):
+            if below.endswith(":countTokens"):
+                raise Refused(404, "not_served", "the proxy counts no tokens; an answer's usageMetadata has them")
             if not call.may_manage and stored is not None:
                 message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
                 raise Refused(404, "response_not_found", message)
@@ -199,10 +201,11 @@ class Engine:
                     "which one it is for; make it through a proxy with one backend",
                 )
             return
-        call.path = below
-        call.fields = fields = parse_object(call.body)
+        call.path = call.dialect.path
+        fields = parse_object(call.body)
         if fields is None:
             raise Refused(400, "invalid_json", "the request's body is not a JSON object")
+        call.fields = fields = call.dialect.read_request(fields, below, request.query)
         if not isinstance(fields.get("model"), str | None):
             raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
         models = self.replicas.models()
@@ -404,7 +407,11 @@ class Engine:
         served = self.replicas.models()
         names = [one] if one else self.models.names(served)
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in names]
-        if not one:
+        if not one and error_dialect(read_path(request.path).path, request.headers) is GEMINI:
+            methods = ["generateContent", "streamGenerateContent"]
+            models = [{"name": f"models/{name}", "supportedGenerationMethods": methods} for name in names]
+            await request.respond_json(200, {"models": models})
+        elif not one:
             await request.respond_json(200, {"object": "list", "data": listed})
         elif self.models.resolve(one, served) in served:
             await request.respond_json(200, listed[0])

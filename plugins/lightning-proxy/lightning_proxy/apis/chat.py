@@ -128,6 +128,7 @@ class _TokensDialect(Dialect):
 class ChatDialect(_TokensDialect):
     """The chat API, `/v1/chat/completions`: messages in, a message out."""
 
+    path = CHAT
     operation = "chat"
     names: ClassVar = {"max_tokens": ("max_tokens", "max_completion_tokens")}
     logprobs = True
@@ -163,6 +164,7 @@ class ChatDialect(_TokensDialect):
 class CompletionsDialect(_TokensDialect):
     """The completions API, `/v1/completions`: a text in, its continuation out."""
 
+    path = "/completions"
     operation = "text_completion"
     names: ClassVar[Mapping[str, Sequence[str]]] = {}
     logprobs = 1
@@ -201,6 +203,7 @@ class CompletionsDialect(_TokensDialect):
 class EmbeddingsDialect(Dialect):
     """The embeddings API, `/v1/embeddings`: texts in, vectors out. Only the usage is recorded."""
 
+    path = "/embeddings"
     operation = "embeddings"
 
     def read(self, answer: Fields) -> Answer:

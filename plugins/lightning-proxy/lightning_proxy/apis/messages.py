@@ -67,6 +67,7 @@ _CACHE_TOKENS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 class MessagesDialect(ConvertibleDialect):
     """Messages of content blocks in, content blocks out. The API itself gives no token ids."""
 
+    path = "/messages"
     operation = "chat"
     provider = "anthropic"
     names: ClassVar = {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)}

@@ -82,6 +82,7 @@ _CALLS = ("function_call", "custom_tool_call")
 class ResponsesDialect(ConvertibleDialect):
     """Items in, items out. The API itself gives no token ids."""
 
+    path = "/responses"
     operation = "chat"
     is_stored = True
     names: ClassVar = {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)}
