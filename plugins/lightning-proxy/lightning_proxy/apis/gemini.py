@@ -181,7 +181,7 @@ def _messages(contents: Any) -> list[Fields]:
         name, parts = f"contents[{place}]", []
         is_models = content.get("role") == "model"
         if is_models and not (found and found[-1]["role"] == "assistant"):  # clients keep a stream in several contents
-            found.append({"role": "assistant", "content": ""})
+            found.append({"role": "assistant", "content": "", "thoughts": ""})
         for where, part in _parts(content, name):
             if is_models:
                 count += "functionCall" in part
@@ -193,6 +193,10 @@ def _messages(contents: Any) -> list[Fields]:
         if parts:
             found.append({"role": "user", "content": content_of(parts)})
     for message in found:
+        if (
+            thoughts := message.pop("thoughts", "")
+        ) and "reasoning_content" not in message:  # the signature has them all
+            message["reasoning_content"] = thoughts
         if message.get("tool_calls"):
             message["content"] = message["content"] or None
     if not found or found[-1]["role"] == "assistant":
@@ -206,31 +210,27 @@ _RESPONSE = frozenset({"id", "name", "response", "willContinue", "scheduling"})
 
 def _add_to_turn(turn: Fields, part: Fields, name: str, call_id: str, open_calls: list[tuple[str, str]]) -> None:
     """Add a part of the model to its message."""
-    signed = _thought_of(part.get("thoughtSignature"), f"{name}.thoughtSignature")
-    if signed:
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + signed
+    if thought := _thought_of(part.get("thoughtSignature")):
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
     if "functionCall" in part:
         called = _at(part, "functionCall", _CALL, name)
         function = {"name": text_at(called, "name", name), "arguments": arguments_text(called.get("args"))}
         call = {"id": str(called.get("id") or call_id), "type": "function", "function": function}
         turn.setdefault("tool_calls", []).append(call)
         open_calls.append((str(call["id"]), str(function["name"])))
-    elif "text" in part and not part.get("thought"):  # a thought comes again in the signature
-        turn["content"] += text_at(part, "text", name)
-    elif "text" not in part and not signed:
+    elif "text" in part:
+        turn["thoughts" if part.get("thought") else "content"] += text_at(part, "text", name)
+    elif "thoughtSignature" not in part:
         raise unconvertible(name, f"has {', '.join(part) or 'nothing'}; an answer has text and functionCall")
 
 
-def _thought_of(signature: Any, name: str) -> str:
-    if signature is None:
-        return ""
+def _thought_of(signature: Any) -> str:
+    """Return the thought of a signature; nothing for one of another model, or that a client has made up."""
     try:  # clients write it in either alphabet
         thought = base64.b64decode(str(signature).replace("-", "+").replace("_", "/") + "==")
-        if not thought.startswith(_OURS):
-            raise ValueError("of another model")
-        return thought.removeprefix(_OURS).decode()
+        return thought.removeprefix(_OURS).decode() if thought.startswith(_OURS) else ""
     except (ValueError, binascii.Error):
-        raise unconvertible(name, "is of another model; leave it out") from None
+        return ""
 
 
 def _result(response: Fields, name: str, open_calls: list[tuple[str, str]]) -> Fields:
