@@ -89,6 +89,7 @@ async def test_agent_with_the_openai_sdk_is_recorded_with_its_tokens(name: str, 
     [
         ("langgraph_agent", "langgraph", set()),
         ("openai_agents_sdk", "agents.run", set()),
+        ("google_genai_agent", "google.genai", set()),
         ("pydantic_ai_agent", "pydantic_ai", {"invoke_agent agent", "execute_tool multiply"}),
         ("autogen_agent", "autogen_agentchat", {"invoke_agent solver", "execute_tool multiply"}),
         ("crewai_agent", "crewai", {"agentlightning.operation"}),

@@ -152,6 +152,7 @@ class CommandAgent(LitAgent[Any]):
 
     The program gets the task as JSON on its standard input and in the file `AGL_TASK_FILE`, the model in
     `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
     guide. Of the environment of this process it gets what `KEPT` names, and what `pass_variables` does.
 
     An exit status other than 0 fails the attempt, with the end of stderr; 75 is a fault. At its timeout, or when the

@@ -103,7 +103,11 @@ async def test_without_a_model_a_program_gets_its_task_and_no_word_of_models(mon
     assert (given.pop("WANTED"), given.pop("LANG")) == ("2", "C.UTF-8")
     assert given.keys() >= {"PATH", "AGL_TASK_FILE", "AGL_REWARD_FILE", "AGL_ROLLOUT_ID", "AGL_ATTEMPT_ID"}
     assert given["AGL_MODE"] == "train"
-    assert not {name for name in given if name.startswith(("OPENAI", "ANTHROPIC", "GOOGLE", "GEMINI", "SECRET", "AGL_REPORT", "AGL_MODEL"))}
+    assert not {
+        name
+        for name in given
+        if name.startswith(("OPENAI", "ANTHROPIC", "GOOGLE", "GEMINI", "SECRET", "AGL_REPORT", "AGL_MODEL"))
+    }
 
 
 @pytest.mark.parametrize("is_behind_proxy", [False, True], ids=["plain", "proxy"])

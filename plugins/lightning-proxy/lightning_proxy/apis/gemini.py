@@ -240,9 +240,10 @@ def _result(response: Fields, name: str, open_calls: list[tuple[str, str]]) -> F
         raise Refused(400, "invalid_request", f"{name} answers {function!r:.100}, which the model did not call before")
     open_calls.remove(answered)
     result = response.get("response")
-    only = next(iter(result.values())) if isinstance(result, dict) and len(result) == 1 else None
-    is_plain = isinstance(only, str) and bool({"output", "result"} & mapping(result).keys())
-    return {"role": "tool", "tool_call_id": answered[0], "content": only if is_plain else text(result)}
+    if isinstance(result, dict) and (result.keys() == {"output"} or result.keys() == {"result"}):
+        (result,) = result.values()  # Google's clients put what a function returned under one of these names
+    content = result if isinstance(result, str) else text(result)
+    return {"role": "tool", "tool_call_id": answered[0], "content": content}
 
 
 def _part(part: Fields, name: str) -> Fields:
