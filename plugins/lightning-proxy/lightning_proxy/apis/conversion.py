@@ -4,6 +4,7 @@ A call is sent as the chat that says the same, and its answer is handed back in 
 is streamed. What chat cannot say is refused by its name, and never left out.
 """
 
+import base64
 import json
 import secrets
 from abc import ABC, abstractmethod
@@ -124,6 +125,33 @@ def arguments_object(written: str) -> Fields:
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {_INVALID: written}
+
+
+def function_tool(given: Fields, name: str, **names: str) -> Fields:
+    """Return chat's tool of a function; `names` say how the API calls chat's fields, where they have other names."""
+    function: Fields = {"name": text_at(given, "name", name)}
+    for field_name in ("description", "parameters", "strict"):
+        if (value := given.get(names.get(field_name, field_name))) is not None:
+            function[field_name] = value
+    return {"type": "function", "function": function}
+
+
+_SEAL = b"agl-"
+"""Begins what stands for encrypted reasoning: clients that store nothing send that back, and leave out the text."""
+
+
+def seal(reasoning: str) -> str:
+    """Return reasoning in the form of what only its provider can read, for clients to send back."""
+    return base64.b64encode(_SEAL + reasoning.encode("utf-8", "replace")).decode()
+
+
+def unseal(sealed: Any) -> str | None:
+    """Return the reasoning again; None for what is of another model, or made up by a client."""
+    try:  # clients write it in either alphabet
+        found = base64.b64decode(str(sealed).replace("-", "+").replace("_", "/") + "==")
+        return found.removeprefix(_SEAL).decode() if found.startswith(_SEAL) else None
+    except ValueError:
+        return None
 
 
 # What a chat answers

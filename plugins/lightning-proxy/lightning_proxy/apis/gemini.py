@@ -4,8 +4,6 @@ A request is made one of chat as soon as it comes, so all else of the proxy sees
 backend is asked in this API.
 """
 
-import base64
-import binascii
 import re
 import secrets
 from collections.abc import Mapping, Set
@@ -24,10 +22,13 @@ from lightning_proxy.apis.conversion import (
     arguments_object,
     arguments_text,
     content_of,
+    function_tool,
     list_of_objects,
     require_known,
+    seal,
     text_at,
     unconvertible,
+    unseal,
 )
 from lightning_proxy.jsons import dump, text
 from lightning_proxy.request import Refused
@@ -82,8 +83,6 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_OURS = b"agl-"
-"""Begins a thought's signature: clients send that back, and most leave out the thought."""
 
 
 class GeminiDialect(ConvertibleDialect, ChatDialect):
@@ -130,9 +129,6 @@ class GeminiDialect(ConvertibleDialect, ChatDialect):
         status = _STATUSES.get(refused.status, "INVALID_ARGUMENT" if refused.status < 500 else "INTERNAL")
         message = f"{refused.message} ({refused.kind})"
         return {"error": {"code": refused.status, "message": message, "status": status}}
-
-    def error_event(self, refused: Refused) -> bytes:
-        return b"data: " + dump(self.error(refused)) + b"\n\n"
 
 
 # From contents to chat
@@ -210,7 +206,7 @@ _RESPONSE = frozenset({"id", "name", "response", "willContinue", "scheduling"})
 
 def _add_to_turn(turn: Fields, part: Fields, name: str, call_id: str, open_calls: list[tuple[str, str]]) -> None:
     """Add a part of the model to its message."""
-    if thought := _thought_of(part.get("thoughtSignature")):
+    if thought := unseal(part.get("thoughtSignature")):
         turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
     if "functionCall" in part:
         called = _at(part, "functionCall", _CALL, name)
@@ -222,15 +218,6 @@ def _add_to_turn(turn: Fields, part: Fields, name: str, call_id: str, open_calls
         turn["thoughts" if part.get("thought") else "content"] += text_at(part, "text", name)
     elif "thoughtSignature" not in part:
         raise unconvertible(name, f"has {', '.join(part) or 'nothing'}; an answer has text and functionCall")
-
-
-def _thought_of(signature: Any) -> str:
-    """Return the thought of a signature; nothing for one of another model, or that a client has made up."""
-    try:  # clients write it in either alphabet
-        thought = base64.b64decode(str(signature).replace("-", "+").replace("_", "/") + "==")
-        return thought.removeprefix(_OURS).decode() if thought.startswith(_OURS) else ""
-    except (ValueError, binascii.Error):
-        return ""
 
 
 def _result(response: Fields, name: str, open_calls: list[tuple[str, str]]) -> Fields:
@@ -270,11 +257,9 @@ def _tools(groups: list[Fields], hosted: list[str]) -> list[Fields]:
         for at, given in enumerate(list_of_objects(tool["functionDeclarations"], f"{name}.functionDeclarations")):
             where = f"{name}.functionDeclarations[{at}]"
             declared = _object(given, _DECLARATION, where)
-            function: Fields = {"name": text_at(declared, "name", where)}
-            function |= {key: declared[key] for key in ("description",) if key in declared}
-            schema = declared.get("parametersJsonSchema", _json_schema(declared.get("parameters")))
-            function |= {} if schema is None else {"parameters": schema}
-            found.append({"type": "function", "function": function})
+            if "parametersJsonSchema" not in declared:
+                declared["parametersJsonSchema"] = _json_schema(declared.get("parameters"))
+            found.append(function_tool(declared, where, parameters="parametersJsonSchema"))
     return found
 
 
@@ -401,8 +386,7 @@ class _GeminiStream(ChatStream):
         thought = "".join(block.text for block in blocks if block.kind == "reasoning")
         if not thought:
             return part
-        signature = base64.b64encode(_OURS + thought.encode("utf-8", "replace")).decode()
-        return {**part, "thoughtSignature": signature}
+        return {**part, "thoughtSignature": seal(thought)}
 
     def _event(self, parts: list[Fields], *, is_last: bool = False) -> Fields:
         read = self.read

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from lightning_proxy.answer import (
     Answer,
     AnswerChoice,
+    choice_of,
     content_parts,
     failure_of,
     image_part,
@@ -30,6 +31,7 @@ from lightning_proxy.apis.conversion import (
     arguments_object,
     arguments_text,
     content_of,
+    function_tool,
     list_of_objects,
     object_at,
     require_known,
@@ -173,15 +175,8 @@ class MessagesDialect(ConvertibleDialect):
 
 
 def _choice(blocks: list[Fields], reason: Any) -> AnswerChoice:
-    texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
-    thoughts = [str(block.get("thinking") or "") for block in blocks if block.get("type") == "thinking"]
-    return AnswerChoice(
-        parts=[_part(block) for block in blocks],
-        content="".join(texts) if texts else None,
-        reasoning="".join(thoughts) or None,
-        tool_calls=[_tool_call(block) for block in blocks if block.get("type") == "tool_use"],
-        finish_reason=_REASONS.get(str(reason), text_of(reason)),
-    )
+    calls = [_tool_call(block) for block in blocks if block.get("type") == "tool_use"]
+    return choice_of([_part(block) for block in blocks], calls, _REASONS.get(str(reason), text_of(reason)))
 
 
 def _tool_call(block: Fields) -> dict[str, Any]:
@@ -378,11 +373,7 @@ def _tool(tool: Fields, name: str) -> Fields:
     if tool.get("type") not in (None, "custom"):
         raise unconvertible(f"{name}.type", f"is {tool['type']!r:.100}, which the provider runs; turn this tool off")
     require_known(tool, _TOOL, name)
-    function: Fields = {"name": text_at(tool, "name", name)}
-    for theirs, field_name in (("description", "description"), ("input_schema", "parameters"), ("strict", "strict")):
-        if tool.get(theirs) is not None:
-            function[field_name] = tool[theirs]
-    return {"type": "function", "function": function}
+    return function_tool(tool, name, parameters="input_schema")
 
 
 def _tool_choice(choice: Fields) -> Fields:

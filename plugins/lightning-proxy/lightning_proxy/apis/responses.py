@@ -1,7 +1,5 @@
 """OpenAI's responses API, `/v1/responses`: how it is read, as chat, and what may be named later."""
 
-import base64
-import binascii
 import re
 import secrets
 import time
@@ -10,7 +8,7 @@ from typing import Any, ClassVar
 
 from lightning_proxy.answer import (
     Answer,
-    AnswerChoice,
+    choice_of,
     content_parts,
     failure_of,
     image_part,
@@ -32,11 +30,14 @@ from lightning_proxy.apis.conversion import (
     ConvertibleDialect,
     Step,
     content_of,
+    function_tool,
     list_of_objects,
     object_at,
     require_known,
+    seal,
     text_at,
     unconvertible,
+    unseal,
 )
 from lightning_proxy.jsons import dump, text
 from lightning_proxy.request import Refused
@@ -70,8 +71,6 @@ _ID = re.compile(r"(?:rs|msg|fc)_([0-9a-f]{24})[0-9a-f]{4}")
 """Of an item that was converted; what it has in common with the others of its answer."""
 
 _ENCRYPTED = "reasoning.encrypted_content"
-_OURS = "agl-"
-"""Begins what stands for encrypted reasoning: clients that store nothing send that back, and leave out the text."""
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -91,16 +90,8 @@ class ResponsesDialect(ConvertibleDialect):
     def read(self, answer: Fields) -> Answer:
         items = objects(answer.get("output"))
         parts = [part for item in items for part in _parts(item)]
-        texts = [str(part.get("content") or "") for part in parts if part.get("type") == "text"]
-        thoughts = [str(part.get("content") or "") for part in parts if part.get("type") == "reasoning"]
         calls = [_tool_call(item) for item in items if _is_call(item)]
-        choice = AnswerChoice(
-            content="".join(texts) if texts else None,
-            reasoning="".join(thoughts) or None,
-            tool_calls=calls,
-            finish_reason=_finish_reason(answer, calls),
-            parts=parts,
-        )
+        choice = choice_of(parts, calls, _finish_reason(answer, calls))
         found = Answer(
             id=text_of(answer.get("id")),
             model=text_of(answer.get("model")),
@@ -419,14 +410,10 @@ def _chat_reasoning(item: Fields, name: str) -> str:
     if parts:
         return "".join(text_at(part, "text", f"{name}.content[{place}]") for place, part in enumerate(parts))
     kept = item.get("encrypted_content")
-    if kept is None:
-        return ""
-    try:
-        if not isinstance(kept, str) or not kept.startswith(_OURS):
-            raise ValueError("of another model")
-        return base64.b64decode(kept.removeprefix(_OURS), validate=True).decode()
-    except (ValueError, binascii.Error):
-        raise unconvertible(f"{name}.encrypted_content", "is of another model; leave this item out") from None
+    reasoning = "" if kept is None else unseal(kept)
+    if reasoning is None:
+        raise unconvertible(f"{name}.encrypted_content", "is of another model; leave this item out")
+    return reasoning
 
 
 def _chat_result(item: Fields, name: str) -> Fields:
@@ -479,9 +466,7 @@ def _chat_tool(tool: Fields, name: str) -> Fields:
     if tool.get("type") != "function":
         raise unconvertible(f"{name}.type", f"is {tool.get('type')!r:.100}, not 'function'; turn this tool off")
     require_known(tool, _TOOL, name)
-    function: Fields = {"name": text_at(tool, "name", name)}
-    function |= {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
-    return {"type": "function", "function": function}
+    return function_tool(tool, name)
 
 
 def _tool_choice(choice: Any) -> Any:
@@ -591,7 +576,7 @@ class _ResponsesStream(ChatStream):
         reasoning: Fields = {**head, "type": "reasoning", "summary": []}
         reasoning["content"] = [] if is_begun else [_content_part(block)]
         if _ENCRYPTED in (self.request.get("include") or ()) and not is_begun:
-            reasoning["encrypted_content"] = _OURS + base64.b64encode(block.text.encode("utf-8", "replace")).decode()
+            reasoning["encrypted_content"] = seal(block.text)
         return reasoning
 
     def _id_of(self, block: Block) -> str:
