@@ -142,8 +142,7 @@ async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, kee
         await keeper.response(call.answer.id)
     if response.conversion is not None:
         stream = response.conversion.stream(call.fields or {})
-        stream.feed(fields)
-        stream.end_parts()
+        stream.take(fields)
         body, call.answer.id = stream.body(), stream.id
         keeper.converted(stream)
     elif response.added:

@@ -324,17 +324,21 @@ class ChatStream(ABC):
         self._has_begun = False
 
     def feed(self, chunk: Fields) -> list[Fields]:
-        """Return the events of a chunk, or of an answer in one piece.
+        """Return the events of a chunk.
 
         Raises:
             Refused: When the API cannot say what the engine said.
         """
         return self._events(self.read.feed(chunk))
 
-    def end_parts(self) -> list[Fields]:
-        """Return the events that end the last part; nothing is fed from now on."""
-        empty = self.read.begin_empty_text() if self.needs_a_part and not self.read.blocks else []
-        return self._events([*empty, *self.read.finish()])
+    def take(self, chat: Fields) -> None:
+        """Take an answer in one piece, of which no events are asked.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+        self.read.feed(chat)
+        self._end_parts()
 
     def finish(self) -> list[Fields]:
         """Return the events that end the stream, after its last chunk.
@@ -342,7 +346,7 @@ class ChatStream(ABC):
         Raises:
             Refused: When the API cannot say what the engine said.
         """
-        return [*self.end_parts(), *self.end()]
+        return [*self._events(self._end_parts()), *self.end()]
 
     def begin(self) -> list[Fields]:
         """Return the events that begin the stream."""
@@ -367,6 +371,10 @@ class ChatStream(ABC):
     def body(self) -> bytes:
         """Return the whole answer as the agent gets it where it asked for no stream."""
         return dump(self.answer())
+
+    def _end_parts(self) -> list[Step]:
+        empty = self.read.begin_empty_text() if self.needs_a_part and not self.read.blocks else []
+        return [*empty, *self.read.finish()]
 
     def _events(self, steps: list[Step]) -> list[Fields]:
         begun = [] if self._has_begun else self.begin()
@@ -430,6 +438,5 @@ class ConvertibleDialect(Dialect):
             Refused: When the API cannot say what the engine said.
         """
         stream = self.stream(request)
-        stream.feed(chat)
-        stream.end_parts()
+        stream.take(chat)
         return stream.answer()
