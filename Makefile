@@ -16,9 +16,9 @@ VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
 ADK_VENV := .venv-adk
-CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0
+CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0 @google/gemini-cli@0.61.0
 AGENTS_VENV := .venv-agents
-MORE_CODING_AGENTS := @google/gemini-cli@0.61.0 @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
+MORE_CODING_AGENTS := @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
 
 LOWEST_VENV := .venv-lowest
 LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo gepa http mongo proxy sqlite)
@@ -99,11 +99,11 @@ lowest: found-python ## try the lowest versions of constraints-lowest.txt in an 
 		$(LOWEST_PLUGINS:%=--editable %)
 	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
 
-frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, Google ADK, and Claude Code and Codex where npm is (2.3 GB)
+frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, Google ADK, and Claude Code, Codex and gemini-cli where npm is (2.4 GB)
 	$(PYTHON) -m venv --clear $(ADK_VENV)
 	$(ADK_VENV)/bin/python -m pip install --quiet --constraint constraints-adk.txt google-adk litellm
 	@if command -v npm >/dev/null; then npm install --silent --no-fund --no-audit --prefix $(ADK_VENV) $(CODING_AGENTS); \
-		else echo "There is no npm here, so Claude Code and Codex are not tried."; fi
+		else echo "There is no npm here, so Claude Code, Codex and gemini-cli are not tried."; fi
 	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt --upgrade pip
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt \
