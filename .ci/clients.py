@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from aiohttp import web
-from lightning_proxy.agents import CommandAgent
+from lightning_agents import CommandAgent
 from lightning_proxy.testing import FakeEngine
 
 from lightning_core import LLM, LitAgent, PromptTemplate, Trainer, rollout
