@@ -16,7 +16,9 @@ VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
 ADK_VENV := .venv-adk
-CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0
+CODING_AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0 @google/gemini-cli@0.61.0
+AGENTS_VENV := .venv-agents
+MORE_CODING_AGENTS := @qwen-code/qwen-code@0.15.10 opencode-ai@1.18.33
 
 LOWEST_VENV := .venv-lowest
 LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo gepa http mongo proxy sqlite)
@@ -97,17 +99,26 @@ lowest: found-python ## try the lowest versions of constraints-lowest.txt in an 
 		$(LOWEST_PLUGINS:%=--editable %)
 	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
 
-frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, Google ADK, and Claude Code and Codex where npm is (2.3 GB)
+frameworks: found-python ## try the example agents with AutoGen, CrewAI, DSPy, Google ADK, and Claude Code, Codex and gemini-cli where npm is (2.4 GB)
 	$(PYTHON) -m venv --clear $(ADK_VENV)
 	$(ADK_VENV)/bin/python -m pip install --quiet --constraint constraints-adk.txt google-adk litellm
 	@if command -v npm >/dev/null; then npm install --silent --no-fund --no-audit --prefix $(ADK_VENV) $(CODING_AGENTS); \
-		else echo "There is no npm here, so Claude Code and Codex are not tried."; fi
+		else echo "There is no npm here, so Claude Code, Codex and gemini-cli are not tried."; fi
 	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt --upgrade pip
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt \
 		--build-constraint constraints.txt --group frameworks --editable '.[instrument]' \
 		--editable plugins/lightning-http --editable plugins/lightning-proxy --editable plugins/lightning-agents
 	$(FRAMEWORKS_VENV)/bin/pytest -q -p no:cacheprovider examples/agents
+
+agents: $(MADE_FOR) ## run clients and coding agents as they are, and say which leave one exact training row (1 GB; AGENTS="codex")
+	@mkdir -p $(AGENTS_VENV)
+	npm install --silent --no-fund --no-audit --prefix $(AGENTS_VENV) $(CODING_AGENTS) $(MORE_CODING_AGENTS)
+	$(PYTHON) -m venv $(AGENTS_VENV)/aider
+	$(AGENTS_VENV)/aider/bin/python -m pip install --quiet aider-chat==0.86.2
+	$(PYTHON) -m venv $(AGENTS_VENV)/mini
+	$(AGENTS_VENV)/mini/bin/python -m pip install --quiet mini-swe-agent==2.4.6 mcp
+	$(BIN)/python .ci/clients.py $(AGENTS)
 
 pythons: $(MADE_FOR) ## run the fast tests on the other Pythons that are here, each in an environment of its own
 	@.ci/pythons $(BIN)/python
@@ -119,7 +130,7 @@ wheels: $(MADE_FOR) ## build the wheels into dist/ and try them in clean environ
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) $(ADK_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) $(ADK_VENV) $(AGENTS_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

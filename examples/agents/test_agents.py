@@ -89,6 +89,7 @@ async def test_agent_with_the_openai_sdk_is_recorded_with_its_tokens(name: str, 
     [
         ("langgraph_agent", "langgraph", set()),
         ("openai_agents_sdk", "agents.run", set()),
+        ("google_genai_agent", "google.genai", set()),
         ("pydantic_ai_agent", "pydantic_ai", {"invoke_agent agent", "execute_tool multiply"}),
         ("autogen_agent", "autogen_agentchat", {"invoke_agent solver", "execute_tool multiply"}),
         ("crewai_agent", "crewai", {"agentlightning.operation"}),
@@ -157,7 +158,11 @@ async def test_program_with_google_adk_has_its_prompt_and_tool_and_is_recorded(t
 
 @pytest.mark.parametrize(
     ("script", "program", "tool", "argument"),
-    [("claude_code.sh", "claude", "Bash", "command"), ("codex.sh", "codex", "exec_command", "cmd")],
+    [
+        ("claude_code.sh", "claude", "Bash", "command"),
+        ("codex.sh", "codex", "exec_command", "cmd"),
+        ("gemini_cli.sh", "gemini", "run_shell_command", "command"),
+    ],
 )
 async def test_coding_agent_has_its_prompt_and_tools_and_is_recorded(
     script: str, program: str, tool: str, argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -259,12 +259,19 @@ class FitResult:
     """What model calls used."""
     budget: BudgetUse | None = None
     """What the run might use, and which limit ended it; None without a budget."""
+    bypassed_proxy: bool = False
+    """Whether rollouts succeeded, and no model call of the agent came through the proxy that it was given."""
     algorithm: str = ""
     """The name of the algorithm, or its class."""
     folder: Path | None = None
     """The run's folder; None where nothing was written down."""
     is_in_memory: bool = False
     """Whether its store is gone when this process ends."""
+
+    @property
+    def outcome(self) -> str:
+        """How it ended: the status, and that the proxy saw no model call."""
+        return f"{self.status}, but no model call came through the proxy" if self.bypassed_proxy else self.status
 
     @property
     def report(self) -> Path | None:
@@ -281,7 +288,7 @@ class FitResult:
         return text.getvalue().strip("\n")
 
     def __repr__(self) -> str:
-        parts = [f"{self.algorithm or 'run'} {self.status}"]
+        parts = [f"{self.algorithm or 'run'} {self.outcome}"]
         compared = self.comparison
         if compared is not None:
             reward = compared.difference or compared.after or compared.before
@@ -400,7 +407,7 @@ def print_summary(console: "Console", result: FitResult) -> None:
     from rich.text import Text  # late: it takes time
 
     console.print()
-    console.print(Text(result.status, style="bold"), _counts(result), sep="")
+    console.print(Text(result.outcome, style="bold"), "," if result.bypassed_proxy else "", _counts(result), sep="")
     if result.comparison is not None:
         console.print("  " + comparison_line(result.comparison))
     for line in metric_lines(result.metrics, result.comparison):

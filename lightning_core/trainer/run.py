@@ -32,7 +32,7 @@ from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
 from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model
 from lightning_core.trainer.runners import RunnersSide
-from lightning_core.types import Dataset, NamedResources, RolloutConfig
+from lightning_core.types import Dataset, NamedResources, ProxyLLM, RolloutConfig
 
 if TYPE_CHECKING:
     from lightning_core.display.live import Display
@@ -127,6 +127,8 @@ class Run:
         self._failed_before = trainer.hooks.failures
         self._task: asyncio.Task[Any] | None = None
         self._is_led = False
+        self._proxy_calls: int | None = None
+        """How many calls the proxy of this process counted during the run; None where it is not known."""
 
     async def execute(self) -> FitResult:
         """Run to the end."""
@@ -153,8 +155,11 @@ class Run:
                     for onlooker in hooks:
                         if isinstance(onlooker, Onlooker):
                             onlooker.standing.take_over(used, rewards)
+                before = await self._count_proxy_calls()
                 async with self._progress.telling(hooks):
                     status = await self._work()
+                after = await self._count_proxy_calls()
+                self._proxy_calls = None if before is None or after is None else after - before
         except asyncio.CancelledError:
             status = "interrupted"
             raise
@@ -180,6 +185,12 @@ class Run:
             return "budget"
         return "succeeded"
 
+    async def _count_proxy_calls(self) -> int | None:
+        if self._proxy is None or self._proxy.is_remote:  # it may serve other runs, too
+            return None
+        calls = (await self._proxy.status()).get("calls")
+        return calls if isinstance(calls, int) else None
+
     async def interrupted(self) -> FitResult:
         """Give a run that was interrupted a moment to end, and return its result."""
         if self._task is not None and not self._task.done():
@@ -193,6 +204,13 @@ class Run:
 
     async def _ended(self, status: RunStatus) -> FitResult:
         result = self._trainer.result = await self.result(status)
+        if result.bypassed_proxy and self._proxy is not None:
+            logger.warning(
+                "lightning.proxy_bypassed run_id=%s: rollouts succeeded, and no model call came through the proxy; the "
+                "agent's client may have a base URL of its own, or may not read the one that it is given; see the "
+                "clients' variables in docs/proxy.md. For an agent that calls no model, leave llm_proxy out",
+                self._store.run_id,
+            )
         if self._recording is not None:
             self._recording.end(status, result=result)
         await self._show(result)
@@ -261,6 +279,10 @@ class Run:
             comparison=await compare(self._store, initial=initial, best=best),
             usage=usage,
             budget=self._budget.use,
+            bypassed_proxy=status == "succeeded"
+            and counts.succeeded > 0
+            and any(isinstance(resource, ProxyLLM) for resource in (initial or {}).values())
+            and (not usage.agent.calls or self._proxy_calls == 0),
             algorithm=self._name,
             folder=None if self._recording is None else self._recording.folder.path,
             is_in_memory=isinstance(self._store, InMemoryLightningStore),

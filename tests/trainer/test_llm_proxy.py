@@ -44,7 +44,7 @@ async def test_agents_call_through_the_proxy_of_the_run(
         algorithm="baseline", store=store, strategy=strategy, n_runners=2, llm_proxy={"model_list": models(engine)}
     )
     result = await trainer.fit_async(ask, ["a", "b", "c"])
-    assert result.status == "succeeded"
+    assert (result.status, result.bypassed_proxy) == ("succeeded", False)
     assert result.metrics["train_reward"] == 1.0
     assert [len(calls) for calls in await calls_of(trainer.store)] == [1, 1, 1]
     assert trainer.llm_proxy is not None
@@ -54,6 +54,35 @@ async def test_agents_call_through_the_proxy_of_the_run(
     assert (used.calls, result.metrics["model_calls"]) == (3, 3.0)
     assert used.cost == pytest.approx(((used.input_tokens or 0) + (used.output_tokens or 0)) / 100)
     await trainer.store.aclose()
+
+
+async def test_a_run_says_that_no_call_came_through_its_proxy(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    @rollout
+    async def past(task: str, llm: LLM) -> float:
+        """Call the engine itself, as a client does that has a base URL of its own."""
+        itself = LLM(endpoint=engine.url, model="small", api_key="none")
+        return float(await asyncio.to_thread(call, itself, task) == "ok")
+
+    trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)})
+    result = await trainer.fit_async(past, ["a", "b"])
+    assert (result.status, result.bypassed_proxy) == ("succeeded", True)
+    assert result.summary().startswith("succeeded, but no model call came through the proxy, in ")
+    assert "no model call came through the proxy" in repr(result)
+    assert [record.message.split()[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "lightning.proxy_bypassed"
+    ]
+    own: NamedResources = {"main_llm": LLM(endpoint=engine.url, model="small")}
+    for options in ({"llm_proxy": {"model_list": models(engine)}, "initial_resources": own}, {}):
+        agent = past if options else solve
+        result = await Trainer(algorithm="baseline", **options).fit_async(agent, ["a"])
+        assert not result.bypassed_proxy, "it was given no model behind a proxy"
+
+
+@rollout
+async def solve(task: str) -> float:
+    return 1.0
 
 
 async def test_each_attempt_has_a_key_that_opens_its_own_calls_alone(engine: FakeEngine) -> None:

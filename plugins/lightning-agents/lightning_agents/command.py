@@ -28,8 +28,11 @@ from lightning_core.types import NamedResources, Rollout
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """The variables of this process that every program gets, where they are set: what many do not start without."""
 
-MODEL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY")
-"""Where clients of models look for what they need."""
+MODEL_VARIABLES = (
+    *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+    *("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY"),
+)
+"""Where clients of models look for what they need: a URL and a key of each API."""
 
 TASK_FILE = "AGL_TASK_FILE"
 REWARD_FILE = "AGL_REWARD_FILE"
@@ -65,10 +68,11 @@ def briefing_variables(briefing: Briefing, prompt: str | None, folder: Path) -> 
     if briefing.mode is not None:
         told["AGL_MODE"] = briefing.mode
     if briefing.llm is not None:
-        base = briefing.llm.endpoint.rstrip("/")
+        base, key = briefing.llm.endpoint.rstrip("/"), briefing.key
+        root = base.removesuffix("/v1")
         told |= {
-            # Anthropic's clients add /v1 themselves.
-            **dict(zip(MODEL_VARIABLES, (base, briefing.key, base.removesuffix("/v1"), briefing.key), strict=True)),
+            # The clients of Anthropic and Google add /v1 or /v1beta themselves.
+            **dict(zip(MODEL_VARIABLES, (base, key, root, key, root, key), strict=True)),
             "AGL_MODEL": briefing.llm.model,
             "AGL_SAMPLING_PARAMETERS": json.dumps(briefing.llm.sampling_parameters),
         }
@@ -147,8 +151,9 @@ class CommandAgent(LitAgent[Any]):
     """Runs a program for each rollout.
 
     The program gets the task as JSON on its standard input and in the file `AGL_TASK_FILE`, the model in
-    `OPENAI_BASE_URL` and `OPENAI_API_KEY` (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`), and more in further variables;
-    see the guide. Of the environment of this process it gets what `KEPT` names, and what `pass_variables` does.
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
+    `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
+    guide. Of the environment of this process it gets what `KEPT` names, and what `pass_variables` does.
 
     An exit status other than 0 fails the attempt, with the end of stderr; 75 is a fault. At its timeout, or when the
     attempt is stopped, the program and all that it has started are ended; see `Program` for what is promised.

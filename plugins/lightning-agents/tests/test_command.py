@@ -103,7 +103,11 @@ async def test_without_a_model_a_program_gets_its_task_and_no_word_of_models(mon
     assert (given.pop("WANTED"), given.pop("LANG")) == ("2", "C.UTF-8")
     assert given.keys() >= {"PATH", "AGL_TASK_FILE", "AGL_REWARD_FILE", "AGL_ROLLOUT_ID", "AGL_ATTEMPT_ID"}
     assert given["AGL_MODE"] == "train"
-    assert not {name for name in given if name.startswith(("OPENAI", "ANTHROPIC", "SECRET", "AGL_REPORT", "AGL_MODEL"))}
+    assert not {
+        name
+        for name in given
+        if name.startswith(("OPENAI", "ANTHROPIC", "GOOGLE", "GEMINI", "SECRET", "AGL_REPORT", "AGL_MODEL"))
+    }
 
 
 @pytest.mark.parametrize("is_behind_proxy", [False, True], ids=["plain", "proxy"])
@@ -119,7 +123,8 @@ async def test_model_and_prompt_come_in_variables(is_behind_proxy: bool) -> None
     attempt = "/rollout/ro-1/attempt/at-1" if is_behind_proxy else ""
     assert given["OPENAI_BASE_URL"] == f"http://host:1{attempt}/v1"
     assert given["ANTHROPIC_BASE_URL"] == f"http://host:1{attempt}"
-    assert given["OPENAI_API_KEY"] == given["ANTHROPIC_API_KEY"] == "key"
+    assert given["GOOGLE_GEMINI_BASE_URL"] == given["ANTHROPIC_BASE_URL"]
+    assert given["OPENAI_API_KEY"] == given["ANTHROPIC_API_KEY"] == given["GEMINI_API_KEY"] == "key"
     assert given["AGL_MODEL"] == "small"
     assert json.loads(given["AGL_SAMPLING_PARAMETERS"]) == {"temperature": 0.5}
     assert given["AGL_PROMPT"] == "Answer: 1 + 1?"

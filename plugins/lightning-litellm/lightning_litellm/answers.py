@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import aiohttp
+from lightning_proxy.apis import DIALECTS
 from lightning_proxy.backend import (
     BackendAnswer,
     BackendBroke,
@@ -12,7 +13,6 @@ from lightning_proxy.backend import (
     WholeAnswer,
     is_retry_header,
 )
-from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused
 from pydantic import BaseModel

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_proxy.apis import DIALECTS
 from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
-from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.openai_backend import from_environment
 from lightning_proxy.request import Refused, anthropic_error, openai_error

@@ -48,6 +48,19 @@ class Answer:
     """What the answer itself says went wrong."""
 
 
+def choice_of(parts: list[dict[str, Any]], tool_calls: list[dict[str, Any]], reason: str | None) -> AnswerChoice:
+    """Return the answer that these parts make."""
+    texts = [str(part.get("content") or "") for part in parts if part.get("type") == "text"]
+    thoughts = [str(part.get("content") or "") for part in parts if part.get("type") == "reasoning"]
+    return AnswerChoice(
+        content="".join(texts) if texts else None,
+        reasoning="".join(thoughts) or None,
+        tool_calls=tool_calls,
+        finish_reason=reason,
+        parts=parts,
+    )
+
+
 def integer(value: Any) -> int | None:
     """Return a count that a backend told; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

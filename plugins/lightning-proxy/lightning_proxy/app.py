@@ -13,10 +13,10 @@ from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.budget import NOTHING, Reserve
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.admit import NOT_COUNTED, Abort, Started
+from lightning_proxy.apis import GEMINI, Dialect
+from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
-from lightning_proxy.dialects import Dialect
-from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
 from lightning_proxy.outbox import Ticket
 from lightning_proxy.owner import read_path
@@ -85,7 +85,7 @@ class App:
             return
         if request.headers.get("upgrade", "").lower() == "websocket":
             raise Refused(426, "no_websocket", "the proxy has no WebSockets; make the call over HTTP, with POST")
-        who = self._service.attribution.identify(request.headers)
+        who = self._service.attribution.identify(request.headers, request.key)
         owner = self._service.attribution.owner(addressed, request.headers, who)
         if owner is not None and self._service.run_id is None:
             owner = None
@@ -181,7 +181,7 @@ class App:
         route, outcome = call.route, call.outcome
         is_sound = False
         try:
-            await hand_back(call, response, self._replicas, self._service.items)
+            await hand_back(call, response, self._replicas, self._service.responses)
             is_sound = True
             _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:
@@ -279,7 +279,11 @@ class App:
         served = self._replicas.models()
         names = [one] if one else self._service.models.names(served)
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in names]
-        if not one:
+        if not one and error_dialect(read_path(request.path).path, request.headers) is GEMINI:
+            methods = ["generateContent", "streamGenerateContent"]
+            models = [{"name": f"models/{name}", "supportedGenerationMethods": methods} for name in names]
+            await request.respond_json(200, {"models": models})
+        elif not one:
             await request.respond_json(200, {"object": "list", "data": listed})
         elif self._service.models.resolve(one, served) in served:
             await request.respond_json(200, listed[0])

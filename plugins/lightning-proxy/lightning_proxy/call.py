@@ -3,11 +3,12 @@
 A call passes these files, in this order:
 
 1. `app.py` finds out whose an HTTP request (`request.py`) is (`owner.py`), and `reader.py` reads its `Call`: whether it
-   may be made (`paths.py`), and which API it speaks.
+   may be made (`paths.py`), and which API it speaks (`apis/`).
 2. Admit: `admit.py` lets it start, in its turn, not during a pause, within the budget and the limits of its attempt.
 3. Send: `send.py` sets the parameters of its model (`models.py`), sends it to a replica (`replicas.py`) through its
-   backend (`openai_backend.py`), and tries again, or another model. `relay.py` hands the answer to the agent, whole or
-   piece by piece, and has it read.
+   backend (`openai_backend.py`), and tries again, or another model. The API makes it a call of chat, and its answer
+   one of its own, where the replica needs that. `relay.py` hands the answer to the agent, whole or piece by piece, and
+   has it read.
 4. Settle: `app.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
 
@@ -22,7 +23,7 @@ from lightning_http.auth import Role
 from lightning_http.body import ClientGone
 
 from lightning_proxy.answer import Answer, AnswerChoice, tool_call_part
-from lightning_proxy.dialects import Dialect
+from lightning_proxy.apis import Dialect
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Replica
 from lightning_proxy.request import Refused, Request, proxy_stopped

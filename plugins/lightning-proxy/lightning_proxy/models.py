@@ -11,8 +11,9 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from lightning_core.errors import ConfigError, InvalidComponent
 from lightning_core.registry import Registry, did_you_mean
 from lightning_proxy.answer import mapping
+from lightning_proxy.apis import DIALECTS
+from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
 from lightning_proxy.backend import Backend
-from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.replicas import Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
@@ -230,15 +231,6 @@ class ModelOptions(TypedDict):
     """What is sent whatever the agent says."""
 
 
-_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "/chat/completions": {"max_tokens": ("max_tokens", "max_completion_tokens")},
-    "/completions": {},
-    "/messages": {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)},
-    "/responses": {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)},
-}
-"""By the API, how it calls a parameter where that is another name, or has several; one in an object with a dot."""
-
-
 class Models:
     """Says which model a call is for, and what is sent to it.
 
@@ -310,15 +302,16 @@ class Models:
     def with_params(self, model: str | None, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return a request with the parameters of its model; the same object where it has none."""
         entry = self._options.get(model or "")
-        if entry is None or path not in _NAMES:
+        names_of = DIALECTS[path].names if path in DIALECTS else None
+        if entry is None or names_of is None:
             return fields
         found = fields
         for name, value in entry.get("default_params", {}).items():
-            names = _NAMES[path].get(name, (name,))
+            names = names_of.get(name, (name,))
             if all(_get(fields, each) is None for each in names):
                 found = _set(found, names[0], value)
         for name, value in entry.get("forced_params", {}).items():
-            names = _NAMES[path].get(name, (name,))
+            names = names_of.get(name, (name,))
             for each in [each for each in names if _get(fields, each) is not None] or names[:1]:
                 found = _set(found, each, value)
         return found

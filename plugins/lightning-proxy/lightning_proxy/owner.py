@@ -79,15 +79,15 @@ class Attribution:
         self._keys = keys
         self._header = header.lower() if header else None
 
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        """Say who calls, by the key that comes in any of the headers in which clients send keys.
+    def identify(self, headers: Mapping[str, str], query_key: str | None = None) -> Identity:
+        """Say who calls, by the key that comes in any of the headers in which clients send keys, or in the URL.
 
         Where several come the first good one counts: clients fill the others with whatever their environment has.
 
         Raises:
             Refused: When a key is needed, and none is good.
         """
-        others = (headers.get(name) for name in ("x-api-key", "api-key"))
+        others = (*(headers.get(name) for name in ("x-api-key", "api-key", "x-goog-api-key")), query_key)
         given: list[str | None] = [f"Bearer {other}" for other in others if other]
         if authorization := headers.get("authorization"):
             given.append(authorization)

@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from lightning_core.errors import ConfigError
-from lightning_proxy.dialects import DIALECTS, Dialect
+from lightning_proxy.apis import DIALECTS, GEMINI, Dialect, dialect_of
 from lightning_proxy.request import Refused
 
 PREFIX = "/v1"
 RESPONSES = "/responses"
+
+_VERSIONS = frozenset({PREFIX[1:], "v1beta", "v1alpha"})
+_GOOGLES_KEY = "x-goog-api-key"
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _COUNTS_TOKENS = frozenset({"/messages/count_tokens", f"{RESPONSES}/input_tokens"})
@@ -69,7 +72,7 @@ def split_path(path: str) -> tuple[str, bool]:
     parts = _parts(path)
     if not _is_plain(parts):
         raise Refused(404, "unknown_path", f"a path has no part '.' or '..'; got {path!r}")
-    return "/" + "/".join(parts), path.startswith(f"{PREFIX}/")
+    return "/" + "/".join(parts), path.split("/", 2)[1] in _VERSIONS
 
 
 def quoted(below: str) -> str:
@@ -94,13 +97,15 @@ def error_dialect(path: str, headers: Mapping[str, str]) -> Dialect | None:
     parts = _parts(path)
     if parts[:1] == ["messages"] or "anthropic-version" in headers:
         return DIALECTS["/messages"]
-    return DIALECTS.get("/" + "/".join(parts))
+    if path.startswith("/v1beta/") or _GOOGLES_KEY in headers:
+        return GEMINI
+    return dialect_of("/" + "/".join(parts))
 
 
 def _parts(path: str) -> list[str]:
-    """Return the parts of a path below `/v1` as a backend's server reads them."""
+    """Return the parts of a path below `/v1`, or Google's `/v1beta`, as a backend's server reads them."""
     parts = [part for part in unquote(path).split("/") if part]
-    while parts[:1] == [PREFIX[1:]]:  # twice where a client adds it to a base URL that has it
+    while parts and parts[0] in _VERSIONS:  # twice where a client adds one to a base URL that has one
         del parts[0]
     return parts
 

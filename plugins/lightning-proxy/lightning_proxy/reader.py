@@ -5,8 +5,8 @@ from typing import Any
 
 from lightning_http.auth import Role
 
+from lightning_proxy.apis import Dialect, dialect_of
 from lightning_proxy.call import Call, Route
-from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.owner import Owner, parent_span
 from lightning_proxy.paths import PREFIX, RESPONSES, counts_tokens, quoted, response_of
@@ -42,13 +42,15 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
     Raises:
         Refused: When the caller may not make it.
     """
-    owner, dialect = caller.owner, DIALECTS.get(below) if request.method == "POST" else None
+    owner, dialect = caller.owner, dialect_of(below) if request.method == "POST" else None
     if dialect is None and not is_of_api:
         raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
     stored = response_of(request.method, below)
     pinned = None if stored is None else service.replicas.of_response(owner, stored)
     is_free = pinned is not None or counts_tokens(request.method, below)
     is_management = not (dialect is not None or is_free or service.open_paths.has(request.method, below))
+    if is_management and below.endswith(":countTokens"):
+        raise Refused(404, "not_served", "the proxy counts no tokens; an answer's usageMetadata has them")
     if is_management and not caller.may_manage:
         if stored is not None:
             message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
@@ -69,7 +71,7 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
         service.attempts.require_not_ended(owner)  # while its body came, or the store was asked
     fields = parse_object(body) if dialect is not None or body[:1] == b"{" else None
     if dialect is not None:
-        fields = _checked(service, fields)
+        fields = _checked(service, dialect, fields, below, request.query)
     model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
     route = Route(service.models.resolve(model, service.replicas.models()), body, fields)
     if dialect is None and pinned is None and model is None and (count := len(service.replicas.all)) > 1:
@@ -79,11 +81,11 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
             f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
             "which one it is for; make it through a proxy with one backend",
         )
-    if dialect is not None and fields is not None and below == RESPONSES:
+    if dialect is not None and fields is not None and dialect.path == RESPONSES:
         pinned = _find_previous(service, owner, fields, route)
     return Call(
         request,
-        below if dialect is not None else quoted(below),
+        quoted(below) if dialect is None else dialect.path,
         owner,
         caller.role,
         caller.purpose,
@@ -98,9 +100,12 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
     )
 
 
-def _checked(service: ProxyService, fields: dict[str, Any] | None) -> dict[str, Any]:
+def _checked(
+    service: ProxyService, dialect: Dialect, fields: dict[str, Any] | None, below: str, query: str
+) -> dict[str, Any]:
     if fields is None:
         raise Refused(400, "invalid_json", "the request's body is not a JSON object")
+    fields = dialect.read_request(fields, below, query)
     if not isinstance(fields.get("model"), str | None):
         raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
     models = service.replicas.models()
@@ -118,7 +123,7 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
     Raises:
         Refused: When the call leads to what belongs to others, or is not recorded.
     """
-    resolved = service.items.resolve(None if owner is None else owner.attempt_id, fields)
+    resolved = service.responses.resolve(None if owner is None else owner.attempt_id, fields)
     if resolved is not fields:
         route.fields, route.body, fields = resolved, dump(resolved), resolved
     opens = service.open_paths.has

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_proxy.answer import failure_of, objects, text_of
+from lightning_proxy.answer import failure_of
+from lightning_proxy.apis import Assembler, Dialect
+from lightning_proxy.apis.base import Fields
+from lightning_proxy.apis.conversion import ChatStream
+from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
-from lightning_proxy.conversion import StoredItems
-from lightning_proxy.dialects import Assembler, Dialect
-from lightning_proxy.dialects.base import Fields
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import TOO_LONG, Refused
@@ -31,35 +32,38 @@ _NAME = re.compile(r"[\w.-]{1,64}")
 
 
 class _Keeper:
-    """Keeps what an agent may name later, before it can: where its response is stored, and items of a converted one."""
+    """Keeps what an agent may name later, before it can: where its response is stored, or a converted one itself."""
 
-    def __init__(self, call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
+    def __init__(self, call: Call, response: Response, replicas: Replicas, stored: StoredResponses) -> None:
         is_stored = (
             call.dialect is not None and call.dialect.is_stored and (call.route.fields or {}).get("store") is not False
         )
         self.wants_id = is_stored and response.conversion is None
         """Whether the backend stores the response, and it is not known yet under which id."""
-        self._wants_items = is_stored and response.conversion is not None
+        self._is_converted = is_stored and response.conversion is not None
         self._call, self._replica = call, response.replica
-        self._replicas, self._items = replicas, items
+        self._replicas, self._stored = replicas, stored
 
     async def response(self, response_id: str) -> None:
         self.wants_id = False
         self._replicas.keep_response(self._call.owner, response_id, self._replica)
 
-    def item(self, item: Fields) -> None:
-        if self._wants_items:
-            self._items.keep(self._call.attempt_id, item)
+    def converted(self, stream: ChatStream) -> None:
+        call = self._call
+        fields = call.route.fields
+        if self._is_converted and fields is not None:
+            size = len(call.route.body) + call.outcome.size
+            self._stored.keep(call.attempt_id, fields, stream.answer(), size)
 
 
-async def hand_back(call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
+async def hand_back(call: Call, response: Response, replicas: Replicas, stored: StoredResponses) -> None:
     """Hand an answer to the agent, and read it into the call.
 
     Args:
         call: The call.
         response: The answer.
         replicas: Is told where a response is stored.
-        items: Keeps those of a converted response.
+        stored: Keeps what was converted.
 
     Raises:
         Refused: When it cannot be understood.
@@ -68,7 +72,7 @@ async def hand_back(call: Call, response: Response, replicas: Replicas, items: S
         ClientGone: When the agent does not take it.
     """
     answer, dialect = response.answer, call.dialect
-    keeper = _Keeper(call, response, replicas, items)
+    keeper = _Keeper(call, response, replicas, stored)
     if dialect is None:
         await _pass_through(call, response)
     elif answer.status >= 400:
@@ -141,11 +145,10 @@ async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, kee
     if keeper.wants_id and outcome.answer.id is not None:
         await keeper.response(outcome.answer.id)
     if response.conversion is not None:
-        converted = response.conversion.answer(fields, call.route.fields or {})
-        outcome.answer.id = text_of(converted.get("id"))
-        for item in objects(converted.get("output")):
-            keeper.item(item)
-        body = dump(converted)
+        stream = response.conversion.stream(call.route.fields or {})
+        stream.take(fields)
+        body, outcome.answer.id = stream.body(), stream.id
+        keeper.converted(stream)
     elif response.added:
         dialect.strip(fields, response.added)
         body = dump(fields)
@@ -287,13 +290,14 @@ class _StreamRelay:
 
     def _end_converted(self) -> bytes:
         conversion, self._conversion = self._conversion, None
-        return b"" if conversion is None else self._bytes_of(conversion.finish())
+        if conversion is None:
+            return b""
+        last = self._bytes_of(conversion.finish())
+        self._keeper.converted(conversion)
+        return last
 
     def _bytes_of(self, events: Sequence[Fields]) -> bytes:
-        for event in events:
-            if event["type"] == "response.output_item.done":
-                self._keeper.item(event["item"])
-        return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
+        return b"".join(ServerEvent(b"", event.get("type", ""), b"").with_fields(event) for event in events)
 
     @property
     def _address(self) -> str:

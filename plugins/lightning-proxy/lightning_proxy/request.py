@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 from lightning_http.body import BodyRefused, ClientGone, read_body
 
@@ -18,6 +19,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
 _HURRIED_STALL_SECONDS = 0.5
+_KEY = "key="
 
 
 _ANTHROPIC_TYPES = {
@@ -112,7 +114,10 @@ class Request:
         self.method: str = scope["method"]
         raw = scope.get("raw_path")
         self.path = raw.decode("ascii", "replace").partition("?")[0] if raw else str(scope["path"])
-        self.query: str = scope["query_string"].decode("ascii", "replace")
+        query = scope["query_string"].decode("ascii", "replace").split("&")
+        self.query = "&".join(part for part in query if not part.startswith(_KEY))
+        """Without a `key`, which is for the proxy, as Google's clients may send it."""
+        self.key = next((unquote(part.removeprefix(_KEY)) for part in query if part.startswith(_KEY)), None)
         self.status = 0
         """The HTTP status that was answered; 0 before."""
         self.is_done = False

@@ -13,6 +13,8 @@ from lightning_core.runner.clients import asked_seconds
 from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
 from lightning_proxy.admit import Limiter
+from lightning_proxy.apis import DIALECTS, ConvertibleDialect, Dialect
+from lightning_proxy.apis.chat import CHAT
 from lightning_proxy.backend import (
     BackendAnswer,
     BackendBroke,
@@ -22,9 +24,6 @@ from lightning_proxy.backend import (
     WholeAnswer,
 )
 from lightning_proxy.call import Call
-from lightning_proxy.conversion import CONVERSIONS, Conversion
-from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dialects.openai import CHAT
 from lightning_proxy.jsons import dump
 from lightning_proxy.models import Models
 from lightning_proxy.replicas import Replica, Replicas
@@ -72,13 +71,13 @@ class Response:
     replica: Replica
     dialect: Dialect | None
     """The API that it speaks; None for a call that passes through as it is."""
-    conversion: Conversion | None = None
+    conversion: ConvertibleDialect | None = None
     """By which the call was made one of that API; None where it came as one."""
     added: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that the agent did not send."""
 
 
-_Outgoing = tuple[BackendRequest, Dialect | None, Conversion | None]
+_Outgoing = tuple[BackendRequest, Dialect | None, ConvertibleDialect | None]
 """A call as a replica gets it, the API that it speaks, and by which it was made one of that."""
 
 
@@ -165,7 +164,9 @@ class Sender:
         """
         route, request = call.route, call.request
         path, query, fields, body, dialect = call.path, request.query, route.fields, route.body, call.dialect
-        conversion = CONVERSIONS.get(path) if dialect is not None and fields is not None and replica.converts else None
+        conversion = None
+        if isinstance(dialect, ConvertibleDialect) and (replica.converts or dialect.is_always_converted):
+            conversion = dialect
         if conversion is not None and fields is not None:
             asked, route.dropped_tools = conversion.without_hosted_tools(fields)
             for kind in set(route.dropped_tools) - self._dropped:
@@ -177,7 +178,7 @@ class Sender:
                     replica.model_name,
                 )
             # Once more, for an effort that is Anthropic's default, and so is left out.
-            fields = self._models.with_params(route.target, CHAT, conversion.request(asked))
+            fields = self._models.with_params(route.target, CHAT, conversion.to_chat(asked))
             path, query, dialect = CHAT, "", DIALECTS[CHAT]
         if fields is not None and fields.get("model", replica.model) != replica.model:
             fields = {**fields, "model": replica.model}

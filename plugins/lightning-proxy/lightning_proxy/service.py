@@ -13,7 +13,7 @@ from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_proxy.admit import Limiter, Spending, UsageSoFar
-from lightning_proxy.conversion import StoredItems
+from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.models import Models, make_replicas, require_prices
 from lightning_proxy.outbox import Outbox
 from lightning_proxy.owner import Attribution, LiveAttempts, Owner
@@ -84,7 +84,7 @@ class ProxyService:
         )
         self.spending, self.usage = Spending(budget, settings.attempt_limits), UsageSoFar()
         self.replicas, self.models = Replicas(clock, self._retire), Models(settings.models)
-        self.open_paths, self.items = OpenPaths(settings.allow_paths), StoredItems()
+        self.open_paths, self.responses = OpenPaths(settings.allow_paths), StoredResponses()
         self.sender = Sender(
             self.replicas,
             self.models,

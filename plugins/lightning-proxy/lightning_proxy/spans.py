@@ -16,8 +16,8 @@ from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.frozen import EMPTY, FrozenDict, construct
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
+from lightning_proxy.apis import Dialect
 from lightning_proxy.call import Call
-from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import replace_surrogates, text
 from lightning_proxy.owner import Owner
 
@@ -43,6 +43,8 @@ REASONING_EFFORT = "gen_ai.request.reasoning_effort"
 REASONING_BUDGET = "gen_ai.request.reasoning_budget_tokens"
 PREVIOUS_RESPONSE = "gen_ai.request.previous_response_id"
 """The response that a call of the responses API continues: that one's span has what was said before."""
+SAFETY_SETTINGS = "gen_ai.request.safety_settings"
+"""JSON of what a call of Gemini's API asks for, and no engine is asked."""
 OUTPUT_SCHEMA = "gen_ai.request.structured_output_schema"
 """The JSON schema that an answer is to have."""
 
@@ -239,6 +241,8 @@ def _parameters(request: dict[str, Any]) -> dict[str, Any]:
         "openai.request.service_tier": request.get("service_tier"),
     }
     found.update({name: replace_surrogates(value) for name, value in given.items() if isinstance(value, str) and value})
+    if request.get("safety_settings"):  # which no engine has
+        found[SAFETY_SETTINGS] = text(request["safety_settings"])
     budget = integer(mapping(request.get("thinking")).get("budget_tokens"))
     return found if budget is None else {**found, REASONING_BUDGET: budget}
 

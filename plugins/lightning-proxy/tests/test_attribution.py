@@ -151,13 +151,34 @@ class TestKeys:
             assert response.status == 401
             assert "the proxy wants a key" in (await response.json())["error"]["message"]
 
-    @pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+    @pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key", "x-goog-api-key"])
     async def test_the_key_of_the_attempt_says_whose_call_it_is(
         self, http: Any, proxy: LLMProxy, agent: Agent, key: str, header: str
     ) -> None:
         value = f"Bearer {key}" if header == "authorization" else key
         assert (await call(http, proxy, {header: value}))[0] == 200
         assert key not in (await agent.span()).model_dump_json()
+
+    async def test_a_key_in_the_url_is_one_and_goes_no_further(
+        self,
+        http: Any,
+        make_proxy: MakeProxy,
+        engine: FakeEngine,
+        attempt: AttemptedRollout,
+        key: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("DEBUG")
+        proxy = await make_proxy(engine, key="secret", allow_paths=["rerank"])
+        agent = Agent(http, proxy, attempt)
+        assert (await call(http, proxy, {}, f"/v1/messages?beta=true&key={key}"))[0] == 200
+        async with http.post(f"{agent.base}/rerank?key={key}&a=1", json={"model": "small"}) as response:
+            assert response.status == 201
+        assert engine.received[1].path == "/v1/rerank?a=1"
+        assert (await call(http, proxy, {}, "/v1/messages?key=agl-at-x.y"))[0] == 401
+        (span,) = await agent.spans()
+        assert key not in span.model_dump_json() + caplog.text
+        assert "key" not in str([received.headers for received in engine.received]).lower()
 
     async def test_it_is_the_key_that_a_stores_server_mints(
         self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, attempt: AttemptedRollout

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy.answer import output_messages
-from lightning_proxy.dialects import DIALECTS, Assembler
+from lightning_proxy.apis import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 from lightning_proxy.testing import FakeEngine, render, tokens_of
 from proxy_fixtures import Agent, MakeProxy

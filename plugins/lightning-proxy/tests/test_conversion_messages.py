@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from chat_answers import chunks, message, messages, texts, values, whole
 from hypothesis import given, strategies
-from lightning_proxy.conversion import CONVERSIONS
+from lightning_proxy.apis import CONVERTIBLE
 from lightning_proxy.request import Refused
 
-MESSAGES = CONVERSIONS["/messages"]
+MESSAGES = CONVERTIBLE["/messages"]
 HI = [{"role": "user", "content": "hi"}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 
 
 def asked(**fields: Any) -> dict[str, Any]:
-    return MESSAGES.request({"model": "small", "max_tokens": 9, "messages": HI, **fields})
+    return MESSAGES.to_chat({"model": "small", "max_tokens": 9, "messages": HI, **fields})
 
 
 def refusal(**fields: Any) -> str:
@@ -64,7 +64,7 @@ def essence(said: dict[str, Any]) -> dict[str, Any]:
 
 @given(messages)
 def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str, Any]) -> None:
-    answer = MESSAGES.answer(whole(said), {"model": "small"})
+    answer = MESSAGES.from_chat(whole(said), {"model": "small"})
     turn = {"role": "assistant", "content": answer["content"]}
     chat = asked(messages=[*HI, turn, *HI])
     assert essence(chat["messages"][1]) == essence(said)
@@ -74,7 +74,7 @@ def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str
 @given(messages, strategies.integers(1, 9))
 def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], size: int) -> None:
     events, found = streamed(said, size)
-    answer = MESSAGES.answer(whole(said), {"model": "small"})
+    answer = MESSAGES.from_chat(whole(said), {"model": "small"})
     assert {**found, "id": ""} == {**answer, "id": ""}
     assert events[0]["type"] == "message_start"
     assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
@@ -213,7 +213,7 @@ def test_what_chat_cannot_say_is_refused_by_its_name(fields: dict[str, Any], nam
 def test_an_answer_ends_for_its_reason(said: Any, reason: str, stop: str | None, expected: tuple[str, Any]) -> None:
     chat = whole(said, reason)
     chat["choices"][0]["stop_reason"] = stop
-    answer = MESSAGES.answer(chat, {"stop_sequences": ["x"]})
+    answer = MESSAGES.from_chat(chat, {"stop_sequences": ["x"]})
     assert (answer["stop_reason"], answer["stop_sequence"]) == expected
 
 
@@ -221,7 +221,7 @@ def test_an_answer_ends_for_its_reason(said: Any, reason: str, stop: str | None,
 @pytest.mark.parametrize("reason", ["tool_calls", "length"])
 def test_a_call_that_the_model_wrote_badly_is_its_answer(arguments: str, reason: str) -> None:
     said = message("", "", [{**CALL, "function": {"name": "add", "arguments": arguments}}])
-    answer = MESSAGES.answer(whole(said, reason), {})
+    answer = MESSAGES.from_chat(whole(said, reason), {})
     assert answer["content"][0]["input"] == {"INVALID_JSON": arguments}
     turn = {"role": "assistant", "content": answer["content"]}
     assert asked(messages=[*HI, turn, *HI])["messages"][1]["tool_calls"] == said["tool_calls"]
@@ -277,18 +277,18 @@ def test_what_comes_amid_a_call_comes_after_it(amid: dict[str, str]) -> None:
 
 def test_calls_with_the_same_index_are_told_apart_by_their_ids() -> None:
     calls = [{**CALL, "index": 0, "id": f"c{place}"} for place in range(2)]
-    answer = MESSAGES.answer(whole(message("", "", calls)), {})
+    answer = MESSAGES.from_chat(whole(message("", "", calls)), {})
     assert [(block["type"], block["input"]) for block in answer["content"]] == [("tool_use", {"a": 1})] * 2
 
 
 def test_an_answer_in_parts_is_their_text() -> None:
     said: dict[str, Any] = {"role": "assistant", "content": [{"type": "text", "text": each} for each in "ab"]}
-    assert MESSAGES.answer(whole(said), {})["content"] == [{"type": "text", "text": "ab"}]
+    assert MESSAGES.from_chat(whole(said), {})["content"] == [{"type": "text", "text": "ab"}]
     said["content"].append({"type": "audio"})
     with pytest.raises(Refused, match="answered with a part of the type 'audio'"):
-        MESSAGES.answer(whole(said), {})
+        MESSAGES.from_chat(whole(said), {})
 
 
 def test_usage_counts_cached_tokens_apart() -> None:
-    usage = MESSAGES.answer(whole(message("a", "", [])), {})["usage"]
+    usage = MESSAGES.from_chat(whole(message("a", "", [])), {})["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (5, 2, 3)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from chat_answers import chunks, message, messages, texts, values, whole
 from hypothesis import given, strategies
-from lightning_proxy.conversion import CONVERSIONS
+from lightning_proxy.apis import CONVERTIBLE
 from lightning_proxy.request import Refused
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-RESPONSES = CONVERSIONS["/responses"]
+RESPONSES = CONVERTIBLE["/responses"]
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 HI = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -19,7 +19,7 @@ KEPT = {"include": ["reasoning.encrypted_content"]}
 
 
 def asked(**fields: Any) -> dict[str, Any]:
-    return RESPONSES.request({"model": "small", "input": "hi", **fields})
+    return RESPONSES.to_chat({"model": "small", "input": "hi", **fields})
 
 
 def streamed(said: dict[str, Any], size: int, reason: str | None = None, **request: Any) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def without_ids(value: Any) -> Any:
 
 @given(messages)
 def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str, Any]) -> None:
-    answer = RESPONSES.answer(whole(said), {"model": "small"})
+    answer = RESPONSES.from_chat(whole(said), {"model": "small"})
     Response.model_validate(answer, strict=False)
     chat = asked(input=[HI, *answer["output"], HI])
     (turn,) = chat["messages"][1:-1]
@@ -45,7 +45,7 @@ def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str
 
 @given(messages)
 def test_a_client_that_keeps_no_reasoning_sends_it_back_encrypted(said: dict[str, Any]) -> None:
-    answer = RESPONSES.answer(whole(said), {"model": "small", **KEPT})
+    answer = RESPONSES.from_chat(whole(said), {"model": "small", **KEPT})
     items = [{name: value for name, value in item.items() if name != "id"} for item in answer["output"]]
     items = [{**item, "content": None} if item["type"] == "reasoning" else item for item in items]
     (turn,) = asked(input=[HI, *items, HI])["messages"][1:-1]
@@ -61,7 +61,7 @@ def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], s
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
     last = events[-1]
     assert last["type"] == "response.completed"
-    assert without_ids(last["response"]) == without_ids(RESPONSES.answer(whole(said), {"model": "small"}))
+    assert without_ids(last["response"]) == without_ids(RESPONSES.from_chat(whole(said), {"model": "small"}))
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert items == last["response"]["output"]
     for item in items:
@@ -129,7 +129,7 @@ def test_functions_of_a_namespace_have_names_of_their_own_in_chat() -> None:
         {"id": f"c{place}", "type": "function", "function": {"name": name, "arguments": "{}"}}
         for place, name in enumerate([*names, "one__read"])
     ]
-    answer = RESPONSES.answer(whole(message("", "", calls)), {"model": "small", "tools": tools})
+    answer = RESPONSES.from_chat(whole(message("", "", calls)), {"model": "small", "tools": tools})
     Response.model_validate(answer, strict=False)
     found = [(item.get("namespace"), item["name"]) for item in answer["output"]]
     assert found == [
@@ -186,7 +186,7 @@ def test_the_items_of_one_answer_are_one_message(kinds: str, has_ids: bool) -> N
 
 @given(messages, messages)
 def test_the_items_of_two_answers_are_two_messages(one: dict[str, Any], two: dict[str, Any]) -> None:
-    outputs = [RESPONSES.answer(whole(said), {"model": "small"})["output"] for said in (one, two)]
+    outputs = [RESPONSES.from_chat(whole(said), {"model": "small"})["output"] for said in (one, two)]
     turns = asked(input=[HI, *outputs[0], *outputs[1], HI])["messages"][1:-1]
     assert turns == [asked(input=[HI, *output, HI])["messages"][1] for output in outputs]
 
@@ -204,10 +204,10 @@ def test_what_clients_always_send_changes_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("store", [{}, {"store": True}, {"store": False}])
-def test_a_response_says_that_it_is_not_stored(store: dict[str, bool]) -> None:
-    answer = RESPONSES.answer(whole(message("a", "", [])), {"model": "small", **store})
-    assert answer["store"] is False
+@pytest.mark.parametrize(("asked", "is_stored"), [({}, True), ({"store": True}, True), ({"store": False}, False)])
+def test_a_response_says_whether_it_may_be_continued_by_its_id(asked: dict[str, bool], is_stored: bool) -> None:
+    answer = RESPONSES.from_chat(whole(message("a", "", [])), {"model": "small", **asked})
+    assert answer["store"] is is_stored
 
 
 def test_parameters_have_chats_names() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy.answer import Answer
-from lightning_proxy.dialects import DIALECTS, Assembler
+from lightning_proxy.apis import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 
 PROMPT, ANSWER = [10, 11, 12], [20, 21]

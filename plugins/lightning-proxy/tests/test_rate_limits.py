@@ -13,8 +13,8 @@ from lightning_core import LitAgent, Trainer, rollout
 from lightning_core.runner import clients
 from lightning_core.types import LLM, Attempt, Rollout
 
-PATIENCE_SECONDS = 1.2
-"""A fiftieth of what it is, so that the limit of 0.2 seconds stands for one of ten."""
+PATIENCE_SECONDS = 3.0
+"""A twentieth of what it is, so that the limit of half a second stands for one of ten."""
 
 
 class Endings:

@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from four_apis import by_chat, by_messages, by_responses
 from proxy_fixtures import Agent, MakeProxy
-from three_apis import by_chat, by_messages, by_responses
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout

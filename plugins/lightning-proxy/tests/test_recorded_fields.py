@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from lightning_proxy.answer import Answer
-from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.apis import DIALECTS
 from lightning_proxy.spans import Capture, attributes_of
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy

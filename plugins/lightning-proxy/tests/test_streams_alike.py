@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 from lightning_proxy.answer import Answer, output_messages
-from lightning_proxy.dialects import DIALECTS, Assembler
+from lightning_proxy.apis import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 
 Fields = dict[str, Any]

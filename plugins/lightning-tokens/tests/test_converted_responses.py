@@ -6,7 +6,7 @@ import agents
 import aiohttp
 import openai
 import pytest
-from lightning_proxy.conversion import StoredItems
+from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
@@ -66,18 +66,38 @@ async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agen
     assert (await converted.span()).attributes["gen_ai.response.id"] == response.id
 
 
-async def test_a_response_to_go_on_from_is_not_known(converted: Agent) -> None:
-    first = await answered(converted, False, input=[HI])
-    with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
-        await answered(converted, False, input=[HI], previous_response_id=first.id)
+@both_ways
+async def test_a_response_may_be_continued_by_its_id(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = ["first", "second", "third"]
+    first = await answered(converted, stream, input="hi")
+    second = await answered(converted, stream, input=[HI], previous_response_id=first.id, store=False)
+    third = await answered(converted, stream, input="go on", previous_response_id=first.id)
+    assert (second.output_text, third.output_text) == ("second", "third")
+    asked = [[(each["role"], each["content"]) for each in call.fields["messages"]] for call in engine.received]
+    begun = [("user", "hi"), ("assistant", "first")]
+    assert asked == [begun[:1], [*begun, ("user", "hi")], [*begun, ("user", "go on")]]
 
 
-def test_the_oldest_items_are_forgotten() -> None:
-    items = StoredItems(max_bytes=250)
+async def test_responses_of_others_and_those_that_were_not_to_be_stored_cannot_be_continued(
+    converted: Agent, store: InMemoryLightningStore
+) -> None:
+    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
+    theirs = await answered(other, False, input=[HI])
+    unstored = await answered(converted, False, input=[HI], store=False)
+    for response in (theirs, unstored):
+        with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
+            await answered(converted, False, input=[HI], previous_response_id=response.id)
+
+
+def test_the_oldest_responses_are_forgotten() -> None:
+    responses = StoredResponses(max_bytes=250)
     for number in range(3):
-        items.keep("at-1", {"id": f"msg_{number}", "text": "x" * 80})
+        item = {"id": f"msg_{number}", "text": "x"}
+        responses.keep("at-1", {"input": "hi"}, {"id": f"resp_{number}", "output": [item]}, 100)
     asked = {"input": [{"type": "item_reference", "id": f"msg_{number}"} for number in range(3)]}
-    assert ["text" in item for item in items.resolve("at-1", asked)["input"]] == [False, True, True]
+    assert ["text" in item for item in responses.resolve("at-1", asked)["input"]] == [False, True, True]
+    continued = [responses.resolve("at-1", {"previous_response_id": f"resp_{number}"}) for number in range(3)]
+    assert [len(each.get("input", ())) for each in continued] == [0, 2, 2]
 
 
 @both_ways

@@ -4,9 +4,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from four_apis import by_chat, by_gemini, by_messages, by_responses
 from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
-from three_apis import by_chat, by_messages, by_responses
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 
 from lightning_core.adapter import TraceToTrajectories
@@ -14,8 +14,9 @@ from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import Span
 
 pytest.importorskip("anthropic")
+pytest.importorskip("google.genai")
 
-apis = pytest.mark.parametrize("talk", [by_messages, by_responses])
+apis = pytest.mark.parametrize("talk", [by_messages, by_responses, by_gemini])
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 engines = pytest.mark.parametrize("engine_type", [Engine, StreamingEngine])
 
@@ -84,3 +85,16 @@ async def test_responses_say_what_the_model_did(make_agent: Any, stream: bool, e
     assert [(call.name, call.arguments) for call in calls] == [("add", '{"a": 1.0}')] * 2
     assert len({call.call_id for call in calls}) == 2
     assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
+
+
+@both_ways
+@engines
+async def test_candidates_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
+    found = await by_gemini(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
+    assert [each.candidates[0].finish_reason.value for each in found] == ["STOP"] * 4 + ["MAX_TOKENS"]
+    assert [(each.text or "").strip() for each in found] == ["abc", "so:", "three", "", "lab"]
+    calls = found[1].function_calls
+    assert [(call.name, call.args) for call in calls] == [("add", {"a": 1.0})] * 2
+    assert len({call.id for call in calls}) == 2
+    used = [found[place].usage_metadata.candidates_token_count for place in (0, 4)]
+    assert used == [3, 2]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_proxy.answer import Answer
-from lightning_proxy.dialects import DIALECTS, Dialect
+from lightning_proxy.apis import DIALECTS, Dialect
 from lightning_proxy.spans import Capture, attributes_of
 from opentelemetry import trace as otel
 from opentelemetry.context import attach, create_key, get_current, get_value, set_value

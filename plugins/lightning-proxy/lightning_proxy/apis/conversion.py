@@ -1,16 +1,21 @@
-"""What the conversions have in common: what cannot be converted, and the parts of a chat's answer."""
+"""APIs for conversations in front of an engine that speaks chat, which is how its tokens are recorded.
 
+A call is sent as the chat that says the same, and its answer is handed back in the agent's API, event by event where it
+is streamed. What chat cannot say is refused by its name, and never left out.
+"""
+
+import base64
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_proxy.answer import integer, mapping, objects, text_of
+from lightning_proxy.apis.base import Dialect, Fields
+from lightning_proxy.jsons import dump, text
 from lightning_proxy.request import Refused
-
-Fields = dict[str, Any]
-"""A JSON object: a request, an answer, or one event of a stream."""
 
 NOT_CONVERTIBLE = "not_convertible"
 
@@ -21,85 +26,6 @@ SAME_IN_CHAT = frozenset(
     }
 )
 """What has the same name and meaning in chat; some of it engines add to their APIs."""
-
-
-class StreamConversion(ABC):
-    """Makes the events of a stream, in the agent's API, of the chunks of a chat."""
-
-    id: str
-    """The id of the answer in the agent's API."""
-
-    @abstractmethod
-    def feed(self, chunk: Fields) -> list[Fields]:
-        """Return the events of a chunk.
-
-        Raises:
-            Refused: When the API cannot say what the engine said.
-        """
-
-    @abstractmethod
-    def finish(self) -> list[Fields]:
-        """Return the events that end the stream, after its last chunk.
-
-        Raises:
-            Refused: When the API cannot say what the engine said.
-        """
-
-
-class Conversion(ABC):
-    """An API for conversations, as chat. Has no state: one serves all calls."""
-
-    hosted_tools: tuple[str, ...]
-    """How the types of tools begin that the provider of this API runs itself. An engine does not have them."""
-
-    def without_hosted_tools(self, fields: Fields) -> tuple[Fields, list[str]]:
-        """Return a request without the tools that its provider would run, and their types."""
-        tools = fields.get("tools")
-        if not isinstance(tools, list):
-            return fields, []
-        kept = [tool for tool in tools if not str(mapping(tool).get("type")).startswith(self.hosted_tools)]
-        if len(kept) == len(tools):
-            return fields, []
-        dropped = [str(tool["type"]) for tool in tools if tool not in kept]
-        fields = {**fields, "tools": kept}
-        if not kept or mapping(fields.get("tool_choice")).get("type") in dropped:
-            fields.pop("tool_choice", None)
-        return fields, dropped
-
-    def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
-        """Return the words by which clients of this API know that a conversation is too long, and make it shorter.
-
-        Args:
-            message: The engine's.
-            tokens: How many the prompt has.
-            most: How many the model sees.
-            fields: What the agent asked, in its API.
-        """
-        return message
-
-    @abstractmethod
-    def request(self, fields: Fields) -> Fields:
-        """Return the chat request that asks the same.
-
-        Raises:
-            Refused: Names the field that chat does not have.
-        """
-
-    @abstractmethod
-    def answer(self, chat: Fields, request: Fields) -> Fields:
-        """Return the answer of a chat, in one piece, in the agent's API.
-
-        Args:
-            chat: The engine's answer.
-            request: What the agent asked, in its API.
-
-        Raises:
-            Refused: When the API cannot say what the engine said.
-        """
-
-    @abstractmethod
-    def stream(self, request: Fields) -> StreamConversion:
-        """Begin a stream; `request` is what the agent asked, in its API."""
 
 
 def unconvertible(name: str, what: str) -> Refused:
@@ -178,6 +104,54 @@ def content_of(parts: list[Fields]) -> str | list[Fields]:
     if len(parts) == 1 and parts[0]["type"] == "text":
         return str(parts[0]["text"])
     return parts
+
+
+_INVALID = "INVALID_JSON"
+"""In an input, alone: the arguments as the model wrote them, which are no JSON object. Anthropic's name for it."""
+
+
+def arguments_text(given: Any) -> str:
+    """Return the arguments of a call as chat has them. What a model wrote badly may be a list or a number."""
+    given = {} if given is None else given
+    is_invalid = isinstance(given, dict) and list(given) == [_INVALID] and isinstance(given[_INVALID], str)
+    return given[_INVALID] if is_invalid else text(given)
+
+
+def arguments_object(written: str) -> Fields:
+    """Return the arguments of a call. A model may call with what is no JSON object: that is its answer, too."""
+    try:
+        found = json.loads(written or "{}")
+        json.dumps(found, allow_nan=False)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {_INVALID: written}
+
+
+def function_tool(given: Fields, name: str, **names: str) -> Fields:
+    """Return chat's tool of a function; `names` say how the API calls chat's fields, where they have other names."""
+    function: Fields = {"name": text_at(given, "name", name)}
+    for field_name in ("description", "parameters", "strict"):
+        if (value := given.get(names.get(field_name, field_name))) is not None:
+            function[field_name] = value
+    return {"type": "function", "function": function}
+
+
+_SEAL = b"agl-"
+"""Begins what stands for encrypted reasoning: clients that store nothing send that back, and leave out the text."""
+
+
+def seal(reasoning: str) -> str:
+    """Return reasoning in the form of what only its provider can read, for clients to send back."""
+    return base64.b64encode(_SEAL + reasoning.encode("utf-8", "replace")).decode()
+
+
+def unseal(sealed: Any) -> str | None:
+    """Return the reasoning again; None for what is of another model, or made up by a client."""
+    try:  # clients write it in either alphabet
+        found = base64.b64decode(str(sealed).replace("-", "+").replace("_", "/") + "==")
+        return found.removeprefix(_SEAL).decode() if found.startswith(_SEAL) else None
+    except ValueError:
+        return None
 
 
 # What a chat answers
@@ -259,8 +233,8 @@ class ChatAnswer:
         self._open, was_open = None, self._open
         steps = [] if was_open is None else [Step("end", self.blocks[-1])]
         held, self._held = self._held, []
-        for kind, text in held:
-            steps += self._add(kind, None, text)
+        for kind, piece in held:
+            steps += self._add(kind, None, piece)
         return steps + self.finish() if held else steps
 
     def begin_empty_text(self) -> list[Step]:
@@ -327,3 +301,142 @@ def _text_in(content: Any) -> str | None:
     if other := [part.get("type") for part in parts if not isinstance(part.get("text"), str)]:
         raise Refused(502, NOT_CONVERTIBLE, f"the engine answered with a part of the type {other[0]!r:.100}")
     return "".join(str(part["text"]) for part in parts)
+
+
+# The same in another API
+
+
+class ChatStream(ABC):
+    """An answer of a chat in the agent's API: as events while it comes, and whole once it has.
+
+    Args:
+        request: What the agent asked, in its API.
+        answer_id: The id of the answer in that API.
+    """
+
+    needs_a_part: ClassVar[bool] = False
+    """Whether an answer without a part has an empty text in this API."""
+
+    def __init__(self, request: Fields, answer_id: str) -> None:
+        self.id = answer_id
+        self.request = request
+        self.read = ChatAnswer()
+        self._has_begun = False
+
+    def feed(self, chunk: Fields) -> list[Fields]:
+        """Return the events of a chunk.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+        return self._events(self.read.feed(chunk))
+
+    def take(self, chat: Fields) -> None:
+        """Take an answer in one piece, of which no events are asked.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+        self.read.feed(chat)
+        self._end_parts()
+
+    def finish(self) -> list[Fields]:
+        """Return the events that end the stream, after its last chunk.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+        return [*self._events(self._end_parts()), *self.end()]
+
+    def begin(self) -> list[Fields]:
+        """Return the events that begin the stream."""
+        return []
+
+    @abstractmethod
+    def events(self, step: Step) -> list[Fields]:
+        """Return the events of what happens to a part."""
+
+    @abstractmethod
+    def end(self) -> list[Fields]:
+        """Return the events that come when all parts have ended."""
+
+    @abstractmethod
+    def answer(self) -> Fields:
+        """Return the whole answer.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+
+    def body(self) -> bytes:
+        """Return the whole answer as the agent gets it where it asked for no stream."""
+        return dump(self.answer())
+
+    def _end_parts(self) -> list[Step]:
+        empty = self.read.begin_empty_text() if self.needs_a_part and not self.read.blocks else []
+        return [*empty, *self.read.finish()]
+
+    def _events(self, steps: list[Step]) -> list[Fields]:
+        begun = [] if self._has_begun else self.begin()
+        self._has_begun = True
+        return [*begun, *(event for step in steps for event in self.events(step))]
+
+
+class ConvertibleDialect(Dialect):
+    """An API for conversations that an engine can answer by chat, which gives token ids."""
+
+    is_always_converted: ClassVar[bool] = False
+    """Whether no backend is asked in this API."""
+    hosted_tools: ClassVar[tuple[str, ...]] = ()
+    """How the types of tools begin that the provider of this API runs itself. An engine does not have them."""
+
+    def without_hosted_tools(self, fields: Fields) -> tuple[Fields, list[str]]:
+        """Return a request without the tools that its provider would run, and their types."""
+        tools = fields.get("tools")
+        if not isinstance(tools, list):
+            return fields, []
+        kept = [tool for tool in tools if not str(mapping(tool).get("type")).startswith(self.hosted_tools)]
+        if len(kept) == len(tools):
+            return fields, []
+        dropped = [str(tool["type"]) for tool in tools if tool not in kept]
+        fields = {**fields, "tools": kept}
+        if not kept or mapping(fields.get("tool_choice")).get("type") in dropped:
+            fields.pop("tool_choice", None)
+        return fields, dropped
+
+    def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
+        """Return the words by which clients of this API know that a conversation is too long, and make it shorter.
+
+        Args:
+            message: The engine's.
+            tokens: How many the prompt has.
+            most: How many the model sees.
+            fields: What the agent asked, in its API.
+        """
+        return message
+
+    @abstractmethod
+    def to_chat(self, fields: Fields) -> Fields:
+        """Return the chat request that asks the same.
+
+        Raises:
+            Refused: Names the field that chat does not have.
+        """
+
+    @abstractmethod
+    def stream(self, request: Fields) -> ChatStream:
+        """Begin an answer, streamed or not; `request` is what the agent asked, in its API."""
+
+    def from_chat(self, chat: Fields, request: Fields) -> Fields:
+        """Return the answer of a chat, in one piece, in the agent's API.
+
+        Args:
+            chat: The engine's answer.
+            request: What the agent asked, in its API.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+        stream = self.stream(request)
+        stream.take(chat)
+        return stream.answer()

@@ -1,4 +1,4 @@
-"""One conversation with tools, by chat, by Anthropic's messages and by OpenAI's responses, each with its own client."""
+"""One conversation with tools, by chat, Anthropic's messages, OpenAI's responses and Gemini, each by its own client."""
 
 import json
 from collections.abc import Sequence
@@ -103,4 +103,51 @@ async def by_responses(agent: Agent, turns: Sequence[Turn], *, stream: bool, **f
                 answer = await client.responses.create(input=said, **asked, **fields)
             found.append(answer)
             said += [json.loads(item.model_dump_json(exclude={"parsed_arguments"})) for item in answer.output]
+    return found
+
+
+async def by_gemini(agent: Agent, turns: Sequence[Turn], *, stream: bool, **fields: Any) -> list[Any]:
+    """Talk by Gemini's API; returns the client's responses, of a stream the last one with the parts of all."""
+    from google import genai
+    from google.genai import types
+
+    def part(call: Any, result: str) -> Any:
+        response = types.FunctionResponse(id=call.id, name=call.name, response={"output": result})
+        return types.Part(function_response=response)
+
+    declared = types.FunctionDeclaration(name="add", description="adds", parameters_json_schema=SCHEMA)
+    config: dict[str, Any] = {
+        "system_instruction": "be good",
+        "tools": [types.Tool(function_declarations=[declared])],
+        "max_output_tokens": fields.pop("max_tokens"),
+        **fields,
+    }
+    found: list[Any] = []
+    said: list[Any] = []
+    options = types.HttpOptions(base_url=agent.base.removesuffix("/v1"))
+    async with genai.Client(api_key="none", http_options=options).aio as client:
+        for text, results, forced in _plan(turns):
+            calls = found[-1].function_calls or [] if found else []
+            parts = [part(call, result) for call, result in zip(calls, results, strict=True)]
+            parts += [] if text is None else [types.Part(text=text)]
+            said.append(types.Content(role="user", parts=parts))
+            choice = types.FunctionCallingConfig(
+                mode=types.FunctionCallingConfigMode.ANY, allowed_function_names=["add"]
+            )
+            tool_config = types.ToolConfig(function_calling_config=choice) if forced else None
+            asked: dict[str, Any] = {
+                "model": "small",
+                "contents": said,
+                "config": {**config, "tool_config": tool_config},
+            }
+            if stream:
+                pieces = [each async for each in await client.models.generate_content_stream(**asked)]
+                answer: Any = pieces[-1]
+                said = said + [piece.candidates[0].content for piece in pieces]
+                whole = [each for piece in pieces for each in piece.candidates[0].content.parts]
+                answer.candidates[0].content = types.Content(role="model", parts=whole)
+            else:
+                answer = await client.models.generate_content(**asked)
+                said = [*said, answer.candidates[0].content]
+            found.append(answer)
     return found

@@ -5,7 +5,7 @@ without streaming, and the dialect reads that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lightning_proxy.answer import Answer, integer, mapping
@@ -23,12 +23,34 @@ Added = Mapping[str, Any]
 class Dialect(ABC):
     """An API. Has no state: one serves all calls."""
 
+    path: ClassVar[str]
+    """Where it is served, below `/v1`."""
     operation: ClassVar[str]
     """What OpenTelemetry's GenAI conventions call it."""
     provider: ClassVar[str] = "openai"
     """Whose API it is."""
+    names: ClassVar[Mapping[str, Sequence[str]] | None] = None
+    """How it calls a parameter of a model where that is another name than chat's, or has several; one in an object with
+    a dot. None for an API that has no parameters."""
     is_stored: ClassVar[bool] = False
     """Whether the backend keeps answers, unless `store` is false, and gives them again by their ids."""
+
+    def serves(self, below: str) -> bool:
+        """Whether a path below `/v1` is of this API."""
+        return below == self.path
+
+    def read_request(self, fields: Fields, below: str, query: str) -> Fields:
+        """Return a request by the names that this class knows.
+
+        Args:
+            fields: The body.
+            below: The path below `/v1`.
+            query: The URL's.
+
+        Raises:
+            Refused: When it cannot be read.
+        """
+        return fields
 
     def additions(self, request: Fields, *, tokens: bool) -> Fields:
         """Return the fields to add to a request, so that the answer says all that is recorded.

@@ -1,6 +1,7 @@
 """OpenAI's APIs of messages and texts, with the tokens that vLLM adds: chat, completions and embeddings."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lightning_proxy.answer import (
@@ -15,7 +16,7 @@ from lightning_proxy.answer import (
     objects,
     text_of,
 )
-from lightning_proxy.dialects.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
+from lightning_proxy.apis.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
 from lightning_proxy.sse import ServerEvent
 
 CHAT = "/chat/completions"
@@ -127,7 +128,9 @@ class _TokensDialect(Dialect):
 class ChatDialect(_TokensDialect):
     """The chat API, `/v1/chat/completions`: messages in, a message out."""
 
+    path = CHAT
     operation = "chat"
+    names: ClassVar = {"max_tokens": ("max_tokens", "max_completion_tokens")}
     logprobs = True
 
     def read_choice(self, choice: Fields) -> AnswerChoice:
@@ -161,7 +164,9 @@ class ChatDialect(_TokensDialect):
 class CompletionsDialect(_TokensDialect):
     """The completions API, `/v1/completions`: a text in, its continuation out."""
 
+    path = "/completions"
     operation = "text_completion"
+    names: ClassVar[Mapping[str, Sequence[str]]] = {}
     logprobs = 1
     """Asks for the likeliest token beside the sampled one: no value asks for the latter alone that all engines take."""
 
@@ -198,6 +203,7 @@ class CompletionsDialect(_TokensDialect):
 class EmbeddingsDialect(Dialect):
     """The embeddings API, `/v1/embeddings`: texts in, vectors out. Only the usage is recorded."""
 
+    path = "/embeddings"
     operation = "embeddings"
 
     def read(self, answer: Fields) -> Answer:

@@ -1,0 +1,680 @@
+"""OpenAI's responses API, `/v1/responses`: how it is read, as chat, and what may be named later."""
+
+import re
+import secrets
+import time
+from collections import OrderedDict
+from typing import Any, ClassVar
+
+from lightning_proxy.answer import (
+    Answer,
+    choice_of,
+    content_parts,
+    failure_of,
+    image_part,
+    mapping,
+    objects,
+    reasoning_part,
+    server_tool_part,
+    text_of,
+    tool_call_part,
+    tool_result,
+    tool_result_part,
+)
+from lightning_proxy.apis.base import Fields, append_text, item_at, read_usage
+from lightning_proxy.apis.conversion import (
+    NOT_CONVERTIBLE,
+    SAME_IN_CHAT,
+    Block,
+    ChatStream,
+    ConvertibleDialect,
+    Step,
+    content_of,
+    function_tool,
+    list_of_objects,
+    object_at,
+    require_known,
+    seal,
+    text_at,
+    unconvertible,
+    unseal,
+)
+from lightning_proxy.jsons import dump, text
+from lightning_proxy.request import Refused
+from lightning_proxy.sse import ServerEvent
+
+_CONVERTED = frozenset(
+    {
+        *("input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
+        *("reasoning", "include", "truncation", "stop"),
+    }
+)
+_WITHOUT_MEANING = frozenset(
+    {
+        *("metadata", "user", "safety_identifier", "service_tier", "client_metadata", "store", "stream_options"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+    }
+)
+"""Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs, which are refused."""
+
+_MESSAGE = frozenset({"type", "id", "role", "content", "status", "phase"})
+_CALL = frozenset({"type", "id", "call_id", "name", "namespace", "arguments", "status"})
+_RESULT = frozenset({"type", "id", "call_id", "output", "status"})
+_REASONING = frozenset({"type", "id", "summary", "content", "encrypted_content", "status"})
+_TOOL = frozenset({"type", "name", "description", "parameters", "strict"})
+_NAMESPACE = frozenset({"type", "name", "description", "tools"})
+_ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+"""A developer's message is the system's: chat templates have no other word for it, and leave out what they do not
+know."""
+
+_ID = re.compile(r"(?:rs|msg|fc)_([0-9a-f]{24})[0-9a-f]{4}")
+"""Of an item that was converted; what it has in common with the others of its answer."""
+
+_ENCRYPTED = "reasoning.encrypted_content"
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+_LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_CALLS = ("function_call", "custom_tool_call")
+
+
+class ResponsesDialect(ConvertibleDialect):
+    """Items in, items out. The API itself gives no token ids."""
+
+    path = "/responses"
+    operation = "chat"
+    is_stored = True
+    names: ClassVar = {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)}
+    hosted_tools = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search")
+
+    def read(self, answer: Fields) -> Answer:
+        items = objects(answer.get("output"))
+        parts = [part for item in items for part in _parts(item)]
+        calls = [_tool_call(item) for item in items if _is_call(item)]
+        choice = choice_of(parts, calls, _finish_reason(answer, calls))
+        found = Answer(
+            id=text_of(answer.get("id")),
+            model=text_of(answer.get("model")),
+            choices=[choice] if items else [],
+            failure=failure_of(answer.get("error")),
+        )
+        read_usage(found, answer.get("usage"))
+        return found
+
+    def merge(self, answer: Fields, event: Fields) -> None:
+        kind = text_of(event.get("type"))
+        if kind in _LAST_EVENTS:  # they carry the whole answer
+            came = answer.get("output")
+            answer.clear()
+            answer.update(mapping(event.get("response")))
+            if came and not answer.get("output"):
+                answer["output"] = came
+        elif kind == "response.created":
+            begun = mapping(event.get("response"))
+            answer.update(id=begun.get("id"), model=begun.get("model"))
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            item = _item_at(answer, event)
+            given = mapping(event.get("item"))
+            if kind == "response.output_item.added":
+                given = {name: value for name, value in given.items() if not isinstance(value, list | dict)}
+            index = item["index"]
+            item.clear()
+            item.update(given, index=index)
+        elif kind in _DELTAS:
+            owner, within, part_type, name = _DELTAS[kind]
+            item = _item_at(answer, event)
+            item.setdefault("type", owner)
+            place = event.get("summary_index" if within == "summary" else "content_index")
+            part = item_at(item.setdefault(within, []), place if isinstance(place, int) else 0)
+            part.setdefault("type", part_type)
+            append_text(part, name, str(event.get("delta") or ""))
+        elif kind in _ARGUMENTS:
+            append_text(_item_at(answer, event), _ARGUMENTS[kind], str(event.get("delta") or ""))
+        elif kind == "error":
+            said = event.get("error") or {"message": event.get("message")}
+            answer["error"] = said if failure_of(said) else "the backend reports an error"
+
+    def has_answer(self, answer: Fields) -> bool:
+        return isinstance(answer.get("output"), list)
+
+    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
+        if fields.get("type") != "error" or fields.get("error"):
+            return None
+        return str(fields.get("message") or fields)
+
+    def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
+        return fields is not None and text_of(fields.get("type")) in _LAST_EVENTS
+
+    def messages(self, request: Fields) -> list[Fields]:
+        given = request.get("input")
+        if isinstance(given, str):
+            return [{"role": "user", "parts": content_parts(given)}]
+        found: list[Fields] = []
+        for message in map(_message, objects(given)):
+            if found and message["role"] == found[-1]["role"] == "assistant":  # the items of one turn
+                found[-1]["parts"] += message["parts"]
+            else:
+                found.append(message)
+        return found
+
+    def instructions(self, request: Fields) -> list[Fields]:
+        prompt = request.get("prompt")  # a template that the backend has
+        stored = [{"type": "prompt", **prompt}] if isinstance(prompt, dict) else []
+        return [*stored, *content_parts(request.get("instructions"))]
+
+    def tools(self, request: Fields) -> list[Any]:
+        return [
+            {"type": "function", "function": {name: tool.get(name) for name in ("name", "description", "parameters")}}
+            if tool.get("type") == "function"
+            else tool
+            for tool in objects(request.get("tools"))
+        ]
+
+    def error_event(self, refused: Refused) -> bytes:
+        # OpenAI's clients raise an error where there is `error`; its documentation has the fields beside it.
+        event = {"type": "error", "code": refused.kind, "message": refused.message, "param": None}
+        event.update(self.error(refused))
+        return b"event: error\ndata: " + dump(event) + b"\n\n"
+
+    def to_chat(self, fields: Fields) -> Fields:
+        require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
+        if fields.get("truncation") not in (None, "disabled"):
+            raise unconvertible("truncation", f"is {fields['truncation']!r:.100}; say 'disabled'")
+        include = fields.get("include") or []
+        if not isinstance(include, list):
+            raise Refused(400, "invalid_request", f"include is {include!r:.100}; it is a list of texts")
+        if "message.output_text.logprobs" in include:
+            raise unconvertible("include", "asks for log-probabilities; leave them out, they are recorded anyhow")
+        chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
+        instructions = fields.get("instructions")
+        if not isinstance(instructions, str | None):
+            raise unconvertible("instructions", "is not a text; say it in input")
+        system = [{"role": "system", "content": instructions}] if instructions else []
+        chat["messages"] = [*system, *_chat_messages(fields.get("input"))]
+        if not chat["messages"]:
+            raise Refused(400, "invalid_request", "input is empty; say what the model is to answer")
+        if fields.get("stop") is not None:  # vLLM's, and what `models` sets
+            chat["stop"] = fields["stop"]
+        if fields.get("max_output_tokens") is not None:
+            chat["max_tokens"] = fields["max_output_tokens"]
+        tools = list_of_objects(fields.get("tools"), "tools")
+        if tools:
+            chat["tools"] = _chat_tools(tools)
+            if fields.get("parallel_tool_calls") is not None:
+                chat["parallel_tool_calls"] = fields["parallel_tool_calls"]
+        if fields.get("tool_choice") is not None:
+            chat["tool_choice"] = _tool_choice(fields["tool_choice"])
+        reasoning = object_at(fields, "reasoning")
+        require_known(reasoning, {"effort", "summary", "generate_summary"}, "reasoning")
+        if reasoning.get("effort") is not None:
+            chat["reasoning_effort"] = reasoning["effort"]
+        chat.update(_text(object_at(fields, "text")))
+        return chat
+
+    def stream(self, request: Fields) -> ChatStream:
+        return _ResponsesStream(request)
+
+
+def _tool_call(item: Fields) -> dict[str, Any]:
+    name = item.get("name") or str(item.get("type")).removesuffix("_call")
+    given = next((item[key] for key in ("arguments", "input", "action", "operation") if key in item), None)
+    arguments = given if isinstance(given, str) or given is None else text(given)
+    called = {"name": name, "arguments": arguments}
+    return {"id": item.get("call_id") or item.get("id"), "type": "function", "function": called}
+
+
+def _finish_reason(answer: Fields, calls: list[Any]) -> str | None:
+    status = answer.get("status")
+    if status == "incomplete":
+        reason = mapping(answer.get("incomplete_details")).get("reason")
+        return "length" if reason == "max_output_tokens" else text_of(reason)
+    return None if status != "completed" else "tool_calls" if calls else "stop"
+
+
+def _message(item: Fields) -> Fields:
+    kind = str(item.get("type") or "message")
+    role = item.get("role") if kind == "message" else "tool" if kind.endswith("_output") else "assistant"
+    return {"role": role, "parts": _parts(item)}
+
+
+def _parts(item: Fields) -> list[Fields]:
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        content = item.get("content")
+        return content_parts(content) if isinstance(content, str) else [_part(part) for part in objects(content)]
+    if kind == "reasoning":
+        return [_reasoning(item)]
+    if _is_call(item):
+        namespace = {} if item.get("namespace") is None else {"namespace": item["namespace"]}
+        return [tool_call_part(_tool_call(item)) | namespace]
+    if kind.endswith("_call_output"):
+        output = item.get("output")
+        if isinstance(output, list):
+            output = tool_result([_part(part) for part in objects(output)])
+        return [tool_result_part(item.get("call_id"), output)]
+    if kind == "item_reference":  # to what the backend keeps: the span of the call that it came from has it
+        return [{"type": kind, "id": item.get("id")}]
+    return [server_tool_part(item, str(item.get("name") or kind.removesuffix("_call")))]
+
+
+def _is_call(item: Fields) -> bool:
+    """Whether an item is a call of a tool that the client runs."""
+    return item.get("type") in _CALLS or (str(item.get("type")).endswith("_call") and "call_id" in item)
+
+
+def _reasoning(item: Fields) -> Fields:
+    whole, summary = (
+        "".join(str(part.get("text") or "") for part in objects(item.get(name))) for name in ("content", "summary")
+    )
+    return reasoning_part(
+        whole or summary,
+        summary=summary if whole else None,
+        encrypted_content=item.get("encrypted_content"),
+        id=item.get("id"),
+    )
+
+
+def _item_at(answer: Fields, event: Fields) -> Fields:
+    index = event.get("output_index")
+    return item_at(answer.setdefault("output", []), index if isinstance(index, int) else 0)
+
+
+def _part(part: Fields) -> Fields:
+    kind = part.get("type")
+    if kind in ("input_text", "output_text"):
+        return {"type": "text", "content": part.get("text")}
+    if kind == "refusal":
+        return {"type": "text", "content": part.get("refusal")}
+    if kind == "input_image" and part.get("image_url"):
+        return image_part(str(part["image_url"]))
+    if kind == "input_image" and part.get("file_id"):
+        return {"type": "file", "modality": "image", "file_id": part["file_id"]}
+    return part
+
+
+_DELTAS = {
+    "response.output_text.delta": ("message", "content", "output_text", "text"),
+    "response.refusal.delta": ("message", "content", "refusal", "refusal"),
+    "response.reasoning_text.delta": ("reasoning", "content", "reasoning_text", "text"),
+    "response.reasoning_summary_text.delta": ("reasoning", "summary", "summary_text", "text"),
+}
+"""Of each event that brings a piece of a text: the item, its list, the part in that, and the text's name there."""
+_ARGUMENTS = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+}
+
+
+# From items to chat
+
+
+def _chat_messages(given: Any) -> list[Fields]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    found: list[Fields] = []
+    turn: Fields | None = None
+    """The model's, to which the next item may belong: an answer of a chat is one message."""
+    for place, item in enumerate(list_of_objects(given, "input")):
+        name, kind = f"input[{place}]", item.get("type", "message")
+        if kind == "message" and item.get("role") != "assistant":
+            found.append(_chat_message(item, name))
+            turn = None
+        elif kind == "function_call_output":
+            found.append(_chat_result(item, name))
+            turn = None
+        elif kind in ("message", "function_call", "reasoning"):
+            if turn is None or not _goes_on(turn, given[place - 1], item):
+                turn = {"role": "assistant", "content": None}
+                found.append(turn)
+            _add_to_turn(turn, kind, item, name)
+        elif kind == "item_reference":
+            raise unconvertible(name, "names an item that is not stored here; say store=False, and send items whole")
+        else:
+            raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send messages, function calls and their results")
+    return found
+
+
+def _goes_on(turn: Fields, last: Fields, item: Fields) -> bool:
+    """Whether an item belongs to the answer that the item before it is of, or to the next one."""
+    ids = [_ID.fullmatch(str(each.get("id"))) for each in (last, item)]
+    if ids[0] is not None and ids[1] is not None:
+        return ids[0][1] == ids[1][1]
+    # Others may have no ids. One answer never has two texts in a row, and before calls are answered there is no next.
+    return "tool_calls" in turn or {each.get("type", "message") for each in (last, item)} != {"message"}
+
+
+def _add_to_turn(turn: Fields, kind: str, item: Fields, name: str) -> None:
+    if kind == "message":
+        turn["content"] = (turn["content"] or "") + _answered_text(item, name)
+    elif kind == "function_call":
+        require_known(item, _CALL, name)
+        function = {"name": _name_in_chat(item, name), "arguments": text_at(item, "arguments", name)}
+        call = {"id": text_at(item, "call_id", name), "type": "function", "function": function}
+        turn.setdefault("tool_calls", []).append(call)
+    elif reasoning := _chat_reasoning(item, name):
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+
+
+def _chat_message(item: Fields, name: str) -> Fields:
+    require_known(item, _MESSAGE, name)
+    role = _ROLES.get(str(item.get("role")))
+    if role is None:
+        roles = ", ".join(_ROLES)
+        raise Refused(400, "invalid_request", f"{name}.role is {item.get('role')!r:.100}; it is one of {roles}")
+    return {"role": role, "content": _content(item.get("content"), f"{name}.content")}
+
+
+def _content(content: Any, name: str) -> str | list[Fields]:
+    if isinstance(content, str):
+        return content
+    parts = [_chat_part(part, f"{name}[{place}]") for place, part in enumerate(list_of_objects(content, name))]
+    return content_of(parts) if parts else ""
+
+
+def _chat_part(part: Fields, name: str) -> Fields:
+    kind = part.get("type")
+    if kind in ("input_text", "output_text", "text"):
+        require_known(part, {"type", "text", "annotations", "logprobs"}, name)
+        return {"type": "text", "text": text_at(part, "text", name)}
+    if kind == "input_image" and part.get("image_url") is not None:
+        require_known(part, {"type", "image_url", "detail"}, name)
+        image = {"url": text_at(part, "image_url", name)}
+        if part.get("detail") not in (None, "auto"):
+            image["detail"] = part["detail"]
+        return {"type": "image_url", "image_url": image}
+    raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send text, or an image by its image_url")
+
+
+def _answered_text(item: Fields, name: str) -> str:
+    require_known(item, _MESSAGE, name)
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    texts = []
+    for place, part in enumerate(list_of_objects(content, f"{name}.content")):
+        where = f"{name}.content[{place}]"
+        read = (
+            {"type": "text", "text": part["refusal"]}
+            if isinstance(part.get("refusal"), str)
+            else _chat_part(part, where)
+        )
+        if read["type"] != "text":
+            raise unconvertible(f"{where}.type", f"is {part.get('type')!r:.100}; an answer has text")
+        texts.append(str(read["text"]))
+    return "".join(texts)
+
+
+def _chat_reasoning(item: Fields, name: str) -> str:
+    require_known(item, _REASONING, name)
+    parts = list_of_objects(item.get("content"), f"{name}.content")
+    if parts:
+        return "".join(text_at(part, "text", f"{name}.content[{place}]") for place, part in enumerate(parts))
+    kept = item.get("encrypted_content")
+    reasoning = "" if kept is None else unseal(kept)
+    if reasoning is None:
+        raise unconvertible(f"{name}.encrypted_content", "is of another model; leave this item out")
+    return reasoning
+
+
+def _chat_result(item: Fields, name: str) -> Fields:
+    require_known(item, _RESULT, name)
+    content = _content(item.get("output"), f"{name}.output")
+    return {"role": "tool", "tool_call_id": text_at(item, "call_id", name), "content": content}
+
+
+def _chat_tools(tools: list[Fields]) -> list[Fields]:
+    found: list[Fields] = []
+    for place, tool in enumerate(tools):
+        name = f"tools[{place}]"
+        found += _namespace(tool, name) if tool.get("type") == "namespace" else [_chat_tool(tool, name)]
+    names = [tool["function"]["name"] for tool in found]
+    if twice := [name for name in _namespaced(tools) if names.count(name) > 1]:
+        raise unconvertible("tools", f"has two functions that chat would call {twice[0]!r:.100}; rename one of them")
+    return found
+
+
+def _namespace(group: Fields, name: str) -> list[Fields]:
+    """Return the functions of a group, each under a name of its own; the first one tells what they have in common."""
+    require_known(group, _NAMESPACE, name)
+    tools = list_of_objects(group.get("tools"), f"{name}.tools")
+    found = [_chat_tool(tool, f"{name}.tools[{place}]") for place, tool in enumerate(tools)]
+    for converted, tool in zip(found, tools, strict=True):
+        converted["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
+    if found and group.get("description"):
+        said = [f"{group['name']}: {text_at(group, 'description', name)}", found[0]["function"].get("description")]
+        found[0]["function"]["description"] = "\n\n".join(filter(None, said))
+    return found
+
+
+def _name_in_chat(called: Fields, name: str) -> str:
+    """Return what chat calls a function, of which the responses API names the group beside it."""
+    function = text_at(called, "name", name)
+    return function if called.get("namespace") is None else f"{text_at(called, 'namespace', name)}__{function}"
+
+
+def _namespaced(tools: Any) -> dict[str, Fields]:
+    """Return what the responses API calls the functions of groups, by what chat calls them."""
+    return {
+        f"{group.get('name')}__{tool.get('name')}": {"name": tool.get("name"), "namespace": group.get("name")}
+        for group in objects(tools)
+        if group.get("type") == "namespace"
+        for tool in objects(group.get("tools"))
+    }
+
+
+def _chat_tool(tool: Fields, name: str) -> Fields:
+    if tool.get("type") != "function":
+        raise unconvertible(f"{name}.type", f"is {tool.get('type')!r:.100}, not 'function'; turn this tool off")
+    require_known(tool, _TOOL, name)
+    return function_tool(tool, name)
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    wanted = mapping(choice)
+    if wanted.get("type") != "function":
+        raise unconvertible("tool_choice.type", f"is {wanted.get('type')!r:.100}; name a function, or say 'auto'")
+    return {"type": "function", "function": {"name": _name_in_chat(wanted, "tool_choice")}}
+
+
+def _text(config: Fields) -> Fields:
+    require_known(config, {"format", "verbosity"}, "text")
+    is_default = config.get("verbosity") in (None, "medium")
+    found: Fields = {} if is_default else {"verbosity": config["verbosity"]}
+    wanted = dict(object_at(config, "format", "text"))
+    kind = wanted.pop("type", "text")
+    if kind == "json_schema":
+        require_known(wanted, {"name", "schema", "strict", "description"}, "text.format")
+        found["response_format"] = {"type": kind, "json_schema": wanted}
+    elif kind == "json_object":
+        found["response_format"] = {"type": kind}
+    elif kind != "text":
+        raise unconvertible("text.format.type", f"is {kind!r:.100}; it is text, json_schema or json_object")
+    return found
+
+
+# From chat to items
+
+
+class _ResponsesStream(ChatStream):
+    needs_a_part = True
+
+    def __init__(self, request: Fields) -> None:
+        self._suffix = secrets.token_hex(12)
+        super().__init__(request, f"resp_{self._suffix}")
+        self._namespaced = _namespaced(request.get("tools"))
+        self._created_at = int(time.time())
+        self._number = 0
+
+    def begin(self) -> list[Fields]:
+        begun = {**self._head(), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+        return [self._event("response.created", response=begun), self._event("response.in_progress", response=begun)]
+
+    def events(self, step: Step) -> list[Fields]:
+        block = step.block
+        item: Fields = {"item_id": self._id_of(block), "output_index": block.index}
+        part = item if block.kind == "call" else {**item, "content_index": 0}
+        kind, text_name = _EVENTS[block.kind]
+        logprobs: Fields = {"logprobs": []} if block.kind == "text" else {}
+        if step.what == "piece":
+            return [self._event(f"response.{kind}.delta", **part, delta=step.text, **logprobs)]
+        if step.what == "begin":
+            begun = self._item(block, "in_progress")
+            events = [self._event("response.output_item.added", output_index=block.index, item=begun)]
+            if block.kind != "call":
+                events.append(self._event("response.content_part.added", **part, part=_content_part(block)))
+            return events
+        named = {"name": self._function(block)["name"]} if block.kind == "call" else {}
+        events = [self._event(f"response.{kind}.done", **part, **{text_name: block.text}, **named, **logprobs)]
+        if block.kind != "call":
+            events.append(self._event("response.content_part.done", **part, part=_content_part(block)))
+        events.append(self._event("response.output_item.done", output_index=block.index, item=self._item(block)))
+        return events
+
+    def _event(self, kind: str, **fields: Any) -> Fields:
+        number, self._number = self._number, self._number + 1
+        return {"type": kind, "sequence_number": number, **fields}
+
+    def end(self) -> list[Fields]:
+        response = self.answer()
+        return [self._event(f"response.{response['status']}", response=response)]
+
+    def answer(self) -> Fields:
+        read = self.read
+        reason = read.finish_reason or "stop"
+        if reason not in ("stop", "tool_calls", *_INCOMPLETE):
+            raise Refused(502, NOT_CONVERTIBLE, f"the engine ended its answer with {reason!r}")
+        incomplete = _INCOMPLETE.get(reason)
+        usage = {
+            "input_tokens": read.input_tokens,
+            "input_tokens_details": {"cached_tokens": read.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": read.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": read.reasoning_tokens},
+            "total_tokens": read.input_tokens + read.output_tokens,
+        }
+        # Where the engine was cut off, its last item is not complete.
+        last = "completed" if incomplete is None else "incomplete"
+        items = [self._item(block, last if block is read.blocks[-1] else "completed") for block in read.blocks]
+        return {
+            **self._head(),
+            "status": "completed" if incomplete is None else "incomplete",
+            "incomplete_details": None if incomplete is None else {"reason": incomplete},
+            "output": items,
+            "usage": usage,
+        }
+
+    def _item(self, block: Block, status: str = "completed") -> Fields:
+        head: Fields = {"id": self._id_of(block), "status": status}
+        is_begun = status == "in_progress"
+        if block.kind == "text":
+            parts = [] if is_begun else [_content_part(block)]
+            return {**head, "type": "message", "role": "assistant", "content": parts}
+        if block.kind == "call":
+            call = {"call_id": block.call_id, **self._function(block), "arguments": block.text}
+            return {**head, "type": "function_call", **call}
+        reasoning: Fields = {**head, "type": "reasoning", "summary": []}
+        reasoning["content"] = [] if is_begun else [_content_part(block)]
+        if _ENCRYPTED in (self.request.get("include") or ()) and not is_begun:
+            reasoning["encrypted_content"] = seal(block.text)
+        return reasoning
+
+    def _id_of(self, block: Block) -> str:
+        prefix = {"reasoning": "rs", "text": "msg", "call": "fc"}[block.kind]
+        return f"{prefix}_{self._suffix}{block.index:04x}"
+
+    def _function(self, block: Block) -> Fields:
+        """Return the names of the function that a call is of."""
+        return self._namespaced.get(block.name, {"name": block.name})
+
+    def _head(self) -> Fields:
+        request = self.request
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created_at,
+            "error": None,
+            "instructions": request.get("instructions"),
+            "max_output_tokens": request.get("max_output_tokens"),
+            "metadata": request.get("metadata") or {},
+            "model": request.get("model") or self.read.model or "",
+            "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
+            "previous_response_id": request.get("previous_response_id"),
+            "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
+            "store": request.get("store") is not False,
+            "temperature": request.get("temperature"),
+            "text": request.get("text") or {"format": {"type": "text"}},
+            "tool_choice": request.get("tool_choice") or "auto",
+            "tools": request.get("tools") or [],
+            "top_p": request.get("top_p"),
+            "truncation": "disabled",
+            "user": request.get("user"),
+        }
+
+
+def _content_part(block: Block) -> Fields:
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": block.text}
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+
+
+_EVENTS = {
+    "text": ("output_text", "text"),
+    "reasoning": ("reasoning_text", "text"),
+    "call": ("function_call_arguments", "arguments"),
+}
+
+# What may be named later
+
+
+class StoredResponses:
+    """The newest converted responses, each for the attempt that got it: their conversations and their items.
+
+    In this process alone.
+
+    Args:
+        max_bytes: How much is kept in all, about.
+    """
+
+    def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._known: OrderedDict[tuple[str | None, str], tuple[list[Any], int]] = OrderedDict()
+        """By their ids: the items of a conversation up to a response, or one item; with their size."""
+
+    def keep(self, attempt_id: str | None, request: Fields, response: Fields, size: int) -> None:
+        """Keep a response; the oldest ones are forgotten for it.
+
+        Args:
+            attempt_id: Whose it is.
+            request: What was asked, as `resolve` returned it.
+            response: What was answered.
+            size: Of both in bytes, about.
+        """
+        items = response["output"]
+        for item in items:
+            self._known[attempt_id, str(item["id"])] = [item], 0
+        self._known[attempt_id, str(response["id"])] = [*_given_items(request), *items], size
+        self._bytes += size
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._known.popitem(last=False)[1][1]
+
+    def resolve(self, attempt_id: str | None, request: Fields) -> Fields:
+        """Return a request with the conversation and the items that it names; the same object where none is known."""
+        before, _ = self._known.get((attempt_id, str(request.get("previous_response_id"))), ([], 0))
+        given = _given_items(request)
+        found = [known for item in given for known in self._items(attempt_id, item)]
+        if not before and all(one is two for one, two in zip(found, given, strict=True)):
+            return request
+        left = {name: value for name, value in request.items() if not (before and name == "previous_response_id")}
+        return {**left, "input": [*before, *found]}
+
+    def _items(self, attempt_id: str | None, item: Any) -> list[Any]:
+        if not isinstance(item, dict) or item.get("type") != "item_reference":
+            return [item]
+        return self._known.get((attempt_id, str(item.get("id"))), ([item], 0))[0]
+
+
+def _given_items(request: Fields) -> list[Any]:
+    given = request.get("input")
+    return given if isinstance(given, list) else [] if given is None else [{"role": "user", "content": given}]
