@@ -113,12 +113,13 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
     """Return the replica with the response that a call continues; None where it may go anywhere of its model.
 
     Where that response is of a fallback, the call is for this model, too. One that was converted is put before
-    what is asked.
+    what is asked when the call is sent.
 
     Raises:
         Refused: When the call leads to what belongs to others, or is not recorded.
     """
-    resolved = service.items.resolve(None if owner is None else owner.attempt_id, fields)
+    attempt_id = None if owner is None else owner.attempt_id
+    resolved = service.items.resolve(attempt_id, fields)
     if resolved is not fields:
         route.fields, route.body, fields = resolved, dump(resolved), resolved
     opens = service.open_paths.has
@@ -127,7 +128,7 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
     if fields.get("background") and not opens("GET", f"{RESPONSES}/id"):
         raise _closed("background, whose answer is fetched later,", "responses")
     previous = fields.get("previous_response_id")
-    if previous is None:
+    if previous is None or service.items.has(attempt_id, str(previous)):
         return None
     found = service.replicas.of_response(owner, str(previous))
     if found is None and not opens("GET", f"{RESPONSES}/{previous}"):

@@ -51,6 +51,10 @@ class _Keeper:
         if self._wants_items:
             self._items.keep(self._call.attempt_id, item)
 
+    def converted(self, response: Fields) -> None:
+        if self._wants_items:
+            self._items.keep_response(self._call.attempt_id, response, self._call.route.fields or {})
+
 
 async def hand_back(call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
     """Hand an answer to the agent, and read it into the call.
@@ -145,6 +149,7 @@ async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, kee
         outcome.answer.id = text_of(converted.get("id"))
         for item in objects(converted.get("output")):
             keeper.item(item)
+        keeper.converted(converted)
         body = dump(converted)
     elif response.added:
         dialect.strip(fields, response.added)
@@ -293,6 +298,8 @@ class _StreamRelay:
         for event in events:
             if event["type"] == "response.output_item.done":
                 self._keeper.item(event["item"])
+            elif event["type"] in ("response.completed", "response.incomplete"):
+                self._keeper.converted(event["response"])
         return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
 
     @property

@@ -22,7 +22,7 @@ from lightning_proxy.backend import (
     WholeAnswer,
 )
 from lightning_proxy.call import Call
-from lightning_proxy.conversion import CONVERSIONS, Conversion
+from lightning_proxy.conversion import CONVERSIONS, Conversion, StoredItems
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import CHAT
 from lightning_proxy.jsons import dump
@@ -90,6 +90,7 @@ class Sender:
         models: Which model is asked when one gives no answer, and the parameters of each.
         limiter: Takes a call out of flight while it waits for another try.
         clock: The time.
+        items: What was said in converted responses that calls go on from.
         retries: How often a call is tried again.
         first_pause_seconds: The pause before the first time; later ones are longer.
     """
@@ -100,6 +101,7 @@ class Sender:
         models: Models,
         limiter: Limiter,
         clock: Clock,
+        items: StoredItems,
         *,
         retries: int,
         first_pause_seconds: float,
@@ -112,6 +114,7 @@ class Sender:
         self._clock = clock
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
+        self._items = items
         self._dropped: set[str] = set()
         """The tools that a warning told of."""
 
@@ -167,7 +170,9 @@ class Sender:
         path, query, fields, body, dialect = call.path, request.query, route.fields, route.body, call.dialect
         conversion = CONVERSIONS.get(path) if dialect is not None and fields is not None and replica.converts else None
         if conversion is not None and fields is not None:
-            asked, route.dropped_tools = conversion.without_hosted_tools(fields)
+            asked, route.dropped_tools = conversion.without_hosted_tools(
+                self._items.with_history(call.attempt_id, fields)
+            )
             for kind in set(route.dropped_tools) - self._dropped:
                 self._dropped.add(kind)
                 logger.warning(

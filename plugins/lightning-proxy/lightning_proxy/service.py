@@ -90,6 +90,7 @@ class ProxyService:
             self.models,
             self.limiter,
             clock,
+            self.items,
             retries=settings.num_retries,
             first_pause_seconds=settings.first_retry_seconds,
         )

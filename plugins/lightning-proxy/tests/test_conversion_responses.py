@@ -204,10 +204,10 @@ def test_what_clients_always_send_changes_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("store", [{}, {"store": True}, {"store": False}])
-def test_a_response_says_that_it_is_not_stored(store: dict[str, bool]) -> None:
+@pytest.mark.parametrize(("store", "is_stored"), [({}, True), ({"store": True}, True), ({"store": False}, False)])
+def test_a_response_says_whether_it_is_stored(store: dict[str, bool], is_stored: bool) -> None:
     answer = RESPONSES.answer(whole(message("a", "", [])), {"model": "small", **store})
-    assert answer["store"] is False
+    assert answer["store"] is is_stored
 
 
 def test_parameters_have_chats_names() -> None:

@@ -7,6 +7,7 @@ import aiohttp
 import openai
 import pytest
 from lightning_proxy.conversion import StoredItems
+from lightning_proxy.request import Refused
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
@@ -66,10 +67,39 @@ async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agen
     assert (await converted.span()).attributes["gen_ai.response.id"] == response.id
 
 
-async def test_a_response_to_go_on_from_is_not_known(converted: Agent) -> None:
-    first = await answered(converted, False, input=[HI])
-    with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
-        await answered(converted, False, input=[HI], previous_response_id=first.id)
+@both_ways
+async def test_a_response_goes_on_from_one_before_it(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = ["first", "second", "third"]
+    first = await answered(converted, stream, input="hi", instructions="be good")
+    second = await answered(converted, stream, input="on", previous_response_id=first.id)
+    third = await answered(converted, stream, input=[HI], previous_response_id=second.id, instructions="be bad")
+    assert (third.output_text, third.previous_response_id) == ("third", second.id)
+    turns = [(each["role"], each["content"]) for each in engine.received[2].fields["messages"]]
+    said = [("user", "hi"), ("assistant", "first"), ("user", "on"), ("assistant", "second"), ("user", "hi")]
+    assert turns == [("system", "be bad"), *said]
+    span = (await converted.spans())[2]
+    assert span.attributes["gen_ai.request.previous_response_id"] == second.id
+
+
+async def test_responses_of_others_and_those_that_were_not_to_be_stored_are_not_gone_on_from(
+    converted: Agent, store: InMemoryLightningStore
+) -> None:
+    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
+    theirs = await answered(other, False, input=[HI])
+    unstored = await answered(converted, False, input=[HI], store=False)
+    for response in (theirs, unstored):
+        with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
+            await answered(converted, False, input=[HI], previous_response_id=response.id)
+
+
+def test_a_conversation_that_has_lost_its_beginning_is_not_gone_on_with() -> None:
+    items = StoredItems(max_bytes=250)
+    for number in range(3):
+        previous = f"resp_{number - 1}" if number else None
+        asked = {"input": "x" * 30, "previous_response_id": previous}
+        items.keep_response("at-1", {"id": f"resp_{number}", "output": []}, asked)
+    with pytest.raises(Refused, match="does not keep response 'resp_0' any more"):
+        items.with_history("at-1", {"input": "on", "previous_response_id": "resp_2"})
 
 
 def test_the_oldest_items_are_forgotten() -> None:

@@ -38,9 +38,11 @@ _WITHOUT_MEANING = frozenset(
     {
         *("metadata", "user", "safety_identifier", "service_tier", "client_metadata", "store", "stream_options"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+        "previous_response_id",
     }
 )
-"""Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs, which are refused."""
+"""Of whose it is, how fast it is, and where it is kept; of tools that the provider runs; and of what `StoredItems` has
+put into the input."""
 
 _MESSAGE = frozenset({"type", "id", "role", "content", "status", "phase"})
 _CALL = frozenset({"type", "id", "call_id", "name", "namespace", "arguments", "status"})
@@ -395,7 +397,7 @@ class _Items:
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
             "previous_response_id": request.get("previous_response_id"),
             "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
-            "store": False,  # it cannot be fetched, nor continued by its id
+            "store": request.get("store") is not False,
             "temperature": request.get("temperature"),
             "text": request.get("text") or {"format": {"type": "text"}},
             "tool_choice": request.get("tool_choice") or "auto",
@@ -467,10 +469,15 @@ _EVENTS = {
 
 
 _REFERENCE = "item_reference"
+_PREVIOUS = "previous_response_id"
+
+
+def _items_of(given: Any) -> list[Any]:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
 
 
 class StoredItems:
-    """The newest items, each for the attempt that got it. In this process alone.
+    """The newest items and responses, each for the attempt that got it. In this process alone.
 
     Args:
         max_bytes: How much is kept in all.
@@ -483,8 +490,49 @@ class StoredItems:
 
     def keep(self, attempt_id: str | None, item: Fields) -> None:
         """Keep an item; the oldest ones are forgotten for it."""
-        size = len(dump(item))
-        self._items[attempt_id, str(item["id"])] = item, size  # an id is of one item
+        self._keep((attempt_id, str(item["id"])), item)  # an id is of one item
+
+    def keep_response(self, attempt_id: str | None, response: Fields, request: Fields) -> None:
+        """Keep what a response adds to its conversation, so that a request may go on from it.
+
+        Args:
+            attempt_id: The attempt that got it.
+            response: The response.
+            request: What it answers, before `with_history`.
+        """
+        turn = {
+            "items": [*_items_of(request.get("input")), *response["output"]],
+            "previous": request.get(_PREVIOUS),
+        }
+        self._keep((attempt_id, str(response["id"])), turn)
+
+    def has(self, attempt_id: str | None, identity: str) -> bool:
+        """Tell whether an item or a response of an attempt is kept."""
+        return (attempt_id, identity) in self._items
+
+    def with_history(self, attempt_id: str | None, request: Fields) -> Fields:
+        """Return a request with all that was said up to the response that it goes on from.
+
+        Raises:
+            Refused: When a part of it is not kept.
+        """
+        previous = request.get(_PREVIOUS)
+        if previous is None:
+            return request
+        items = _items_of(request.get("input"))
+        while previous is not None:
+            key = attempt_id, str(previous)
+            if key not in self._items:
+                message = f"the proxy does not keep response {previous!r:.200} any more; send the whole conversation"
+                raise Refused(400, "previous_response_not_found", message)
+            self._items.move_to_end(key)
+            turn = self._items[key][0]
+            items, previous = [*turn["items"], *items], turn["previous"]
+        return {**request, "input": items}
+
+    def _keep(self, key: tuple[str | None, str], value: Fields) -> None:
+        size = len(dump(value))
+        self._items[key] = value, size
         self._bytes += size
         while self._bytes > self._max_bytes:
             self._bytes -= self._items.popitem(last=False)[1][1]
