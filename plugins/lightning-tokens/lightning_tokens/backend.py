@@ -81,6 +81,8 @@ class TokensBackend(Backend):
 
     gives_tokens = True
     chat_only = True
+    _tokenizer: Tokenizer
+    _prompts: Prompts
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class TokensBackend(Backend):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
         """For what would keep the event loop from all other calls, in turn."""
 
-    def cost(self, *tokens: int | None) -> float:
+    def cost(self, *tokens: int | None) -> float | None:
         return 0.0  # it is an engine of this process
 
     @property
