@@ -33,23 +33,26 @@ class Link(NamedTuple):
 
 
 def link(call: ModelCall, earlier: Sequence[ModelCall]) -> Link:
-    """Find the call that a call goes on with, by what was said.
+    """Find the call that a call goes on with, by its tokens or by what was said.
 
     Args:
         call: The call.
         earlier: Those before it, in order.
     """
-    said = call.messages
-    if not earlier or not said:
-        return Link(None, "unknown" if earlier else "first_call")
-    related = None
+    if not earlier:
+        return Link(None, "first_call")
+    said, related = call.messages, None
     for other in reversed(earlier):
+        if _has_tokens_of(call, other):
+            return Link(other, "branched")
         before = other.messages
         if before and said[: len(before)] == before:
             return Link(other, _start_after(call, other, said[len(before) :]))
         if related is None and _begin_alike(before, said):
             related = other
-    return Link(related, "other_conversation" if related is None else "history_edited")
+    if related is not None:
+        return Link(related, "history_edited")
+    return Link(None, "other_conversation" if said else "unknown")
 
 
 def longest_chain(calls: Sequence[ModelCall]) -> list[ModelCall]:
@@ -72,11 +75,17 @@ def _start_after(call: ModelCall, other: ModelCall, rest: Sequence[Mapping[str, 
         return "tools_changed"
     if not rest:
         return "same_prompt"
-    known, prompt = [*(other.prompt_token_ids or ())], [*(call.prompt_token_ids or ())]
-    answers = [[*choice.token_ids] for choice in other.choices if choice.token_ids]
-    if known and any(prompt[: len(known) + len(answer)] == known + answer for answer in answers):
-        return "branched"
     return "text_only" if _said(rest[0]) in map(_said, other.answers) else "history_edited"
+
+
+def _has_tokens_of(call: ModelCall, other: ModelCall) -> bool:
+    """Tell whether a prompt begins with another one and its answer."""
+    prompt, known = call.prompt_token_ids or (), other.prompt_token_ids or ()
+    if not known or len(prompt) <= len(known) or prompt[len(known) - 1] != known[-1]:  # the rest takes time
+        return False
+    whole = [*prompt]
+    answers = [[*choice.token_ids] for choice in other.choices if choice.token_ids]
+    return any(whole[: len(known) + len(answer)] == [*known, *answer] for answer in answers)
 
 
 def _begin_alike(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> bool:

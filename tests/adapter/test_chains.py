@@ -146,6 +146,14 @@ def test_a_side_call_without_tokens_does_not_refuse_the_longest_conversation(att
     assert TraceToTrajectories(conversations="longest").adapt(attempt.spans).refused == ()
 
 
+def test_a_conversation_of_which_only_the_new_turns_are_recorded_is_one_by_its_tokens(attempt: Attempt) -> None:
+    """As of calls that go on by `previous_response_id`."""
+    attempt.call(user("on"), prompt="s:be good\nu:hi\na:yes\nu:on\na:")
+    attempt.call(system("a title, please"), user("hi"))
+    found = TraceToTrajectories(conversations="longest").adapt(attempt.spans)
+    assert [call.sequence_id for call in found.left_out] == [3]
+
+
 def test_calls_are_left_out_by_their_instructions() -> None:
     found = TraceToTrajectories(leave_out="title generator|You search").adapt(with_side_calls().spans)
     assert [call.sequence_id for call in found.left_out] == [1, 4]

@@ -41,7 +41,8 @@ async def test_chat_is_recorded_with_the_tokens_and_logprobs_that_the_engine_giv
 ) -> None:
     direct = await asked_directly(http, vllm, "/chat/completions", messages=MESSAGES, logprobs=True)
     (choice,) = direct["choices"]
-    agent = Agent(http, await make_proxy(vllm), attempt)  # type: ignore[arg-type]
+    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
+    agent = Agent(http, proxy, attempt)
     async with agent.post("/chat/completions", **FIELDS | {"messages": MESSAGES, "stream": stream}) as response:
         assert response.status == 200, await response.text()
         text = await response.text()
@@ -66,7 +67,8 @@ async def test_completions_are_recorded_alike(
 ) -> None:
     direct = await asked_directly(http, vllm, "/completions", prompt="some words", logprobs=0)
     (choice,) = direct["choices"]
-    agent = Agent(http, await make_proxy(vllm), attempt)  # type: ignore[arg-type]
+    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
+    agent = Agent(http, proxy, attempt)
     async with agent.post("/completions", **FIELDS | {"prompt": "some words", "stream": stream}) as response:
         assert response.status == 200, await response.text()
         assert "token_ids" not in await response.text()

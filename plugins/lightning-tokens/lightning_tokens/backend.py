@@ -65,7 +65,7 @@ class TokensBackend(Backend):
 
     Args:
         engine: Samples tokens.
-        tokenizer: The model's; as those of transformers are.
+        tokenizer: The model's; as those of transformers are. None for a subclass that loads it before the first call.
         chat_template_kwargs: Options of its chat template, such as `{"enable_thinking": False}`.
         tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None; or in
             its tokens: a `TokenToolParser`.

@@ -72,7 +72,8 @@ def read_request(
             something else.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    ignored = _ignored(given, path, takes)
+    passed = frozenset(takes) - {JSON_SCHEMA}  # which is not a parameter of any request
+    ignored = _ignored(given, path, passed)
     tools, choice = _tools(given), given.get("tool_choice", "auto")
     schema, is_forced = None, False
     if path == CHAT:
@@ -91,12 +92,12 @@ def read_request(
     _check_stream_options(given)
     _flag(given, "return_token_ids")
     _check_logprobs(given, path)
-    sampling = _sampling(given) | {name: given[name] for name in given if name in takes}
+    sampling = _sampling(given) | {name: given[name] for name in given if name in passed}
     return SamplingParams(
         sampling if schema is None else {**sampling, JSON_SCHEMA: schema},
         choices,
         stream,
-        finds_tools=bool(tools) and choice != "none",
+        finds_tools=path == CHAT and bool(tools) and choice != "none",
         is_forced=is_forced,
         template_options=_template_options(given) if path == CHAT else {},
         ignored=tuple(ignored),
@@ -174,7 +175,7 @@ def _check_stream_options(given: Mapping[str, Any]) -> None:
 
 
 def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> list[str]:
-    """Return what neither this package reads nor the engine takes; refuse what would give another answer."""
+    """Return what neither this module reads nor the engine takes; refuse what would give another answer."""
     neutral, found = _NEUTRAL_IN[path], []
     for name, value in given.items():
         if name in _READ[path] or name in takes:

@@ -633,6 +633,7 @@ async def test_tools_whose_definitions_differ_are_not_forced(start: Start) -> No
         ({"response_format": {"type": "json_object"}, "tools": TOOLS}, {}, ["response_format"]),
         ({"response_format": {"type": "grammar"}}, {}, ["response_format"]),
         ({"logit_bias": {"50": 1}}, {"logit_bias": {"50": 1}}, None),
+        ({"json_schema": NUMBERS}, {}, ["json_schema"]),
     ],
     ids=str,
 )
@@ -811,6 +812,13 @@ async def test_a_conversation_that_the_template_refuses_is_a_wrong_request(
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (400, "invalid_request")
     assert "Conversation roles must alternate" in error["message"]
+
+
+async def test_a_completion_calls_no_tools(start: Start) -> None:
+    agent = await start(Engine(CALL))
+    async with agent.post("/completions", prompt="a", tools=TOOLS) as response:
+        assert (await response.json())["choices"][0]["text"] == CALL
+    assert (await agent.span()).attributes["agentlightning.ignored_parameters"] == ["tools"]
 
 
 async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:
