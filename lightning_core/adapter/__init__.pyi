@@ -8,6 +8,9 @@ from .calls import (
     ModelCall as ModelCall,
     read_model_calls as read_model_calls,
 )
+from .chains import (
+    RowStart as RowStart,
+)
 from .messages import (
     OpenAIMessages as OpenAIMessages,
     TraceToMessages as TraceToMessages,
@@ -43,6 +46,7 @@ __all__ = [
     "RefusedAnswer",
     "RewardMatchPolicy",
     "RowCall",
+    "RowStart",
     "TraceAdapter",
     "TraceToMessages",
     "TraceToTrajectories",

@@ -55,8 +55,8 @@ class CallSelector:
         exclude_llm_call_in_reward: bool,
     ) -> None:
         self._repair_hierarchy = repair_hierarchy
-        self._name_pattern = _pattern("llm_call_match", llm_call_match)
-        self._agent_pattern = _pattern("agent_match", agent_match)
+        self._name_pattern = pattern("llm_call_match", llm_call_match)
+        self._agent_pattern = pattern("agent_match", agent_match)
         self._exclude_in_reward = exclude_llm_call_in_reward
 
     def tree(self, spans: Sequence[Span]) -> TraceTree:
@@ -118,7 +118,12 @@ class CallSelector:
         return named_otherwise and is_call_span(span) and self._name_pattern.search(genai.CHAT_CALL_NAME) is not None
 
 
-def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+def pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    """Return the regular expression that an option gives; None for none.
+
+    Raises:
+        ValueError: When it is not one.
+    """
     if text is None:
         return None
     try:

@@ -1,17 +1,21 @@
 """From spans to training rows: consecutive calls become one row where the engine's tokens are exactly continuous."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, calls_of
+from lightning_core.adapter.chains import INSTRUCTIONS, RowStart, link, longest_chain
 from lightning_core.adapter.rewards import match_by_sequence
-from lightning_core.adapter.selection import CallSelector
+from lightning_core.adapter.selection import CallSelector, pattern
 from lightning_core.adapter.tree import in_order
 from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTripletBase
 from lightning_core.emitter import NamedReward, find_final_reward
 from lightning_core.types import Span
+
+logger = logging.getLogger(__name__)
 
 RowT = TypeVar("RowT")
 
@@ -177,6 +181,8 @@ class Trajectory:
     """The engine's log-probability; None where masked, or not recorded."""
     calls: list[RowCall]
     """The answers that it is made of, in order."""
+    began: RowStart = "first_call"
+    """Why its first call does not continue another row."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -213,6 +219,8 @@ class Trajectories:
     """What is in none of them, and why; in the order of the attempt."""
     final_reward: float | None
     """The primary reward of the attempt's last reward span; None when it has none."""
+    left_out: tuple[ModelCall, ...] = ()
+    """The calls that are in no row because `conversations` or `leave_out` says so."""
 
     @property
     def lacks_token_ids(self) -> bool:
@@ -236,9 +244,12 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
+        conversations: `longest` for the conversation with the most calls alone: so an agent's side calls, such as for a
+            title, are not trained on. With `all`, each conversation of several agents is.
+        leave_out: A regular expression, searched in the instructions (the system message) of calls to leave out.
 
     Raises:
-        ValueError: When one of the two is not a regular expression.
+        ValueError: When one of the three is not a regular expression, or `conversations` is something else.
     """
 
     def __init__(
@@ -248,7 +259,14 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
         repair_hierarchy: bool = True,
+        conversations: Literal["all", "longest"] = "all",
+        leave_out: str | None = None,
     ) -> None:
+        if conversations not in ("all", "longest"):
+            raise ValueError(f"conversations is {conversations!r}; it is 'all' or 'longest'")
+        self._conversations = conversations
+        self._leave_out = pattern("leave_out", leave_out)
+        self._has_told = False
         self._selector = CallSelector(
             repair_hierarchy=repair_hierarchy,
             llm_call_match=llm_call_match,
@@ -268,10 +286,34 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         if not source:
             return Trajectories((), (), None)
         spans = in_order(source)
-        calls = calls_of([selected.spans for selected in self._selector.select(self._selector.tree(spans))])
+        found = calls_of([selected.spans for selected in self._selector.select(self._selector.tree(spans))])
+        calls = self._chosen(found)
+        kept = {call.order for call in calls}
+        left_out = tuple(call for call in found if call.order not in kept)
         rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, spans, heeds_clocks=True)
         rows, refused = merge_calls(calls, rewards)
-        return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans))
+        return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans), left_out)
+
+    def _chosen(self, calls: list[ModelCall]) -> list[ModelCall]:
+        chosen = calls
+        if (words := self._leave_out) is not None:
+            chosen = [call for call in chosen if not words.search(_instructions(call))]
+        if self._conversations == "longest":
+            chosen = longest_chain(chosen)
+        if len(chosen) < len(calls) and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "lightning.calls_left_out calls=%s of=%s: so many calls of this attempt are in no training row, as the "
+                "adapter's conversations and leave_out say; other attempts are not warned of",
+                len(calls) - len(chosen),
+                len(calls),
+            )
+        return chosen
+
+
+def _instructions(call: ModelCall) -> str:
+    found = [str(message.get("content")) for message in call.messages if message.get("role") in INSTRUCTIONS]
+    return "\n".join(found)
 
 
 _OWN = "subclass lightning_core.adapter.TraceToTrajectories and override its adapt, or leave the adapter out"
@@ -327,7 +369,13 @@ def merge_calls(
     merging = _Merging(rewards)
     for call in calls:
         merging.take(call)
-    return merging.rows, merging.refused
+    places = {call.order: place for place, call in enumerate(calls)}
+    rows = merging.rows[:1]
+    for row in merging.rows[1:]:
+        first = row.calls[0]
+        start = link(first.call, calls[: places[first.call.order]]).start
+        rows.append(replace(row, began="same_prompt" if first.choice else start))
+    return rows, merging.refused
 
 
 class _Merging:

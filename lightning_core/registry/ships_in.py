@@ -23,7 +23,9 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "backends": {
         "litellm": "lightning-litellm",
         "openai": "lightning-proxy",
+        "sglang-tokens": "lightning-tokens",
         "tokens": "lightning-tokens",
+        "vllm-tokens": "lightning-tokens",
     },
     "commands": {
         "agentops": "lightning-agentops",

@@ -56,6 +56,8 @@ class BackendAnswer(ABC):
     weight_versions: tuple[int, int] | None = None
     """The oldest and the newest weights that it was sampled with, once it was read; None where the backend does not
     say: then the proxy takes those that it was told of."""
+    ignored: Sequence[str] = ()
+    """The names of the parameters that the call has, and that it was answered without."""
 
     @abstractmethod
     async def read(self) -> bytes:

@@ -48,6 +48,8 @@ class Route:
     tries: int = 0
     dropped_tools: Sequence[str] = ()
     """The types of tools that the agent offers, and that the model's engine does not have."""
+    ignored: Sequence[str] = ()
+    """The names of the parameters that its backend answered it without."""
     is_sent: bool = False
     """Whether a backend may have worked on it; False again after a try that was not answered."""
     weight_version: str | None = None

@@ -31,6 +31,8 @@ HAS_TOKEN_IDS = "agentlightning.has_token_ids"
 """False for a call of which the engine gave no token ids."""
 DROPPED_TOOLS = "agentlightning.dropped_tools"
 """The types of the tools that the agent offered, and that the model's engine does not have."""
+IGNORED_PARAMETERS = "agentlightning.ignored_parameters"
+"""The names of the parameters that the model's engine does not have, and that the call was answered without."""
 TRIES = "agentlightning.tries"
 """How often the call was sent, where that was more than once."""
 ANSWERED_BY = "agentlightning.model"
@@ -276,6 +278,7 @@ def _call_attributes(call: Call) -> dict[str, Any]:
         ANSWERED_BY: name,
         TRIES: route.tries if route.tries > 1 else None,
         DROPPED_TOOLS: list(route.dropped_tools) or None,
+        IGNORED_PARAMETERS: [replace_surrogates(name) for name in route.ignored] or None,
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -68,6 +68,8 @@ class FakeEngine(Startable):
         """Whether it answers `return_token_ids`; else it ignores that."""
         self.retry_after: str | None = None
         """The header of answers with a status."""
+        self.max_model_len = 4096
+        """How long a prompt of `/completions` and its answer may be together, in tokens."""
         self.hold: asyncio.Event | None = None
         """Where it is, an answer waits for it: before a whole one, and after the first piece of a stream."""
         self.received: list[Received] = []
@@ -96,6 +98,7 @@ class FakeEngine(Startable):
         app.router.add_post("/v1/embeddings", self._call(self._embeddings))
         app.router.add_post("/v1/responses", self._call(self._responses))
         app.router.add_post("/v1/messages", self._call(self._messages))
+        app.router.add_get("/v1/models", self._models)
         app.router.add_route("*", "/v1/{rest:.*}", self._echo)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -267,15 +270,34 @@ class FakeEngine(Startable):
 
     # The other APIs
 
+    async def _models(self, _: web.Request) -> web.Response:
+        model = {"id": "small", "object": "model", "created": 1, "owned_by": "vllm", "root": "small", "parent": None}
+        return web.json_response({"object": "list", "data": [{**model, "max_model_len": self.max_model_len}]})
+
     async def _completion(self, request: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
-        prompt, text = tokens_of(str(fields["prompt"])), str(self._next_reply()["content"])
+        given = fields["prompt"]
+        prompt = given if isinstance(given, list) else tokens_of(given)
+        if len(prompt) >= self.max_model_len:
+            message = (
+                f"This model's maximum context length is {self.max_model_len} tokens. However, your prompt contains "
+                f"{len(prompt)} input tokens, which exceeds this limit even without any output tokens. Please reduce "
+                f"the length of the input prompt. (parameter=input_tokens, value={len(prompt)})"
+            )
+            error = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
+            return web.json_response({"error": error}, status=400)
+        whole = str(self._next_reply()["content"])
+        text = whole[: min(fields.get("max_tokens") or 16, self.max_model_len - len(prompt))]
+        reason = "stop" if text == whole else "length"
         head = {"id": f"cmpl-{self._number}", "object": "text_completion", "created": 1, "model": fields["model"]}
         asked = fields.get("return_token_ids")
 
-        def choice(text: str, reason: str | None) -> dict[str, Any]:
+        def choice(text: str, reason: str | None, prompt: list[int] | None) -> dict[str, Any]:
             logprobs = None
             if fields.get("logprobs") is not None:
-                logprobs = {"tokens": list(text), "token_logprobs": [-ord(character) / 1000 for character in text]}
+                values = [-ord(character) / 1000 for character in text]
+                top = [{character: value} for character, value in zip(text, values, strict=True)]
+                logprobs = {"text_offset": [*range(len(text))], "token_logprobs": values, "tokens": list(text)}
+                logprobs["top_logprobs"] = top
             return {
                 "index": 0,
                 "text": text,
@@ -286,16 +308,18 @@ class FakeEngine(Startable):
                 "prompt_token_ids": prompt if asked else None,
             }
 
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(text)}
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(text), "total_tokens": len(prompt) + len(text)}
         if not fields.get("stream"):
-            return web.json_response({**head, "choices": [choice(text, "stop")], "usage": usage})
+            answered = {**choice(text, reason, prompt), "prompt_logprobs": None, "routed_experts": None}
+            told = {"service_tier": None, "system_fingerprint": "fake", "usage": {**usage, **_USAGE_DETAILS}}
+            return web.json_response({**head, "choices": [answered], **told, **_ENGINE_FIELDS})
 
         async def chunks() -> AsyncIterator[dict[str, Any]]:
-            for character in text:
-                yield {**head, "choices": [choice(character, None)]}
-            yield {**head, "choices": [choice("", "stop")]}
+            for place, character in enumerate(text):
+                ended = reason if place + 1 == len(text) else None
+                yield {**head, "choices": [choice(character, ended, None if place else prompt)]}
             if (fields.get("stream_options") or {}).get("include_usage"):
-                yield {**head, "choices": [], "usage": usage}
+                yield {**head, "choices": [], "usage": usage, "system_fingerprint": "fake"}
 
         return await self._send(request, fields, chunks())
 

@@ -21,6 +21,20 @@ FIRST = """{"id":"chatcmpl-939aeea5f317b6ca","object":"chat.completion.chunk","c
 MIDDLE = """{"id":"chatcmpl-939aeea5f317b6ca","object":"chat.completion.chunk","created":1795305531,"model":"small",
 "choices":[{"index":0,"delta":{"content":"{"},"logprobs":{"content":[{"token":"{","logprob":-5.751162528991699,
 "bytes":[123],"top_logprobs":[]}]},"finish_reason":null,"token_ids":[93]}]}"""
+COMPLETION = """{"id":"cmpl-a2acd462526e4f74","object":"text_completion","created":1795827930,"model":"small",
+"choices":[{"index":0,"text":"","logprobs":{"text_offset":[0],"token_logprobs":[-5.597159385681152],"tokens":[""],
+"top_logprobs":[{"a":-5.597159385681152}]},"finish_reason":"length","stop_reason":null,"token_ids":[109],"prompt_logprobs":null,
+"prompt_token_ids":[1,75,101],"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-b45ef175",
+"usage":{"prompt_tokens":11,"total_tokens":14,"completion_tokens":3,"prompt_tokens_details":null,
+"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"""
+COMPLETION_FIRST = """{"id":"cmpl-bbe05192fd0284ee","object":"text_completion","created":1795827941,"model":"small",
+"choices":[{"index":0,"text":"{","logprobs":{"text_offset":[0],"token_logprobs":[-5.372305870056152],"tokens":["{"],
+"top_logprobs":[{"a":-5.372305870056152}]},"finish_reason":null,"stop_reason":null,"prompt_token_ids":[1,75,101],
+"token_ids":[93]}]}"""
+COMPLETION_LAST = """{"id":"cmpl-bbe05192fd0284ee","object":"text_completion","created":1795827941,"model":"small",
+"choices":[{"index":0,"text":"","logprobs":{"text_offset":[2],"token_logprobs":[-5.686210632324219],"tokens":[""],
+"top_logprobs":[{"a":-5.686210632324219}]},"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,
+"token_ids":[98]}]}"""
 
 
 def shape(value: Any) -> Any:
@@ -54,3 +68,23 @@ async def test_the_events_of_a_stream_have_them_too(http: aiohttp.ClientSession,
     first, second = (json.loads(event.removeprefix("data: ")) for event in events[:2])
     assert names(first) == names(json.loads(FIRST))
     assert names(second) == names(json.loads(MIDDLE))
+
+
+async def completed(http: aiohttp.ClientSession, engine: FakeEngine, *, stream: bool) -> str:
+    engine.replies = ["aaaa"]
+    asked = {"model": "small", "prompt": [1, 75, 101], "return_token_ids": True, "logprobs": 0, "max_tokens": 3}
+    async with http.post(f"{engine.url}/completions", json={**asked, "stream": stream}) as response:
+        return await response.text()
+
+
+async def test_completions_have_the_fields_of_vllms(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    assert names(json.loads(await completed(http, engine, stream=False))) == names(json.loads(COMPLETION))
+
+
+async def test_streams_of_completions_have_them_too(http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    events = (await completed(http, engine, stream=True)).strip().split("\n\n")
+    assert events.pop() == "data: [DONE]"
+    first, *_, last = (json.loads(event.removeprefix("data: ")) for event in events)
+    assert names(first) == names(json.loads(COMPLETION_FIRST))
+    assert names(last) == names(json.loads(COMPLETION_LAST))
+    assert last["choices"][0]["finish_reason"] == "length"

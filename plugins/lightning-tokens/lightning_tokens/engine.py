@@ -1,8 +1,10 @@
-"""What a model in this process has to offer: tokens for tokens, and a tokenizer."""
+"""What a model has to offer: tokens for tokens, and a tokenizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from lightning_proxy.backend import WholeAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,18 @@ class Generated:
     """The oldest and the newest weights that they were sampled with; None where the engine does not say."""
 
 
+class EngineRefused(Exception):
+    """An engine behind HTTP answered with an error, which its caller gets as it came.
+
+    Args:
+        answer: The error.
+    """
+
+    def __init__(self, answer: WholeAnswer) -> None:
+        super().__init__(f"the engine answered {answer.status}")
+        self.answer = answer
+
+
 class TokenEngine(Protocol):
     """Samples tokens.
 
@@ -27,6 +41,9 @@ class TokenEngine(Protocol):
 
     One that says in `max_context_tokens: int` how long a prompt and its answer may be together is not asked for more.
     Where `lowers_max_tokens` is true, too, only prompts are refused, and the engine ends long answers at the context.
+
+    One that takes more than the usual sampling parameters says so in `takes: Collection[str]`. `json_schema` stands for
+    the schema of an answer, by which tool calls are forced, too; other names, such as `logit_bias`, are the request's.
     """
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
@@ -35,7 +52,7 @@ class TokenEngine(Protocol):
         Args:
             prompt_ids: The prompt, exactly as it is to be seen.
             sampling: What the agent asked, by OpenAI's names: `temperature`, `max_tokens`, `stop`, ... Nothing that it
-                did not ask.
+                did not ask, and nothing that `takes` would have to name.
             request_id: Calls of one attempt have the same, so that they can go where their prefix is cached.
         """
         ...

@@ -6,7 +6,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from lightning_proxy.answer import mapping, objects
 from lightning_proxy.jsons import dump
@@ -15,6 +15,15 @@ from lightning_proxy.request import Refused
 from lightning_tokens.engine import Tokenizer
 
 Message = dict[str, Any]
+
+
+class Setting(TypedDict):
+    """What besides the messages makes a prompt."""
+
+    tools: Any
+    """Those that the agent offers; None for none."""
+    options: dict[str, Any]
+    """Of the chat template, besides those of the model."""
 
 
 class Prefix(NamedTuple):
@@ -140,40 +149,45 @@ class Prompts:
         self._template_options = dict(template_options)
         self._conversations = conversations
 
-    def make(self, attempt: str | None, messages: Sequence[Message], tools: Any) -> list[int]:
+    def make(self, attempt: str | None, messages: Sequence[Message], setting: Setting) -> list[int]:
         """Return the prompt of a conversation.
 
         Where it goes on with one that the model took part in, it begins with exactly those tokens.
+
+        Args:
+            attempt: Whose conversation.
+            messages: What was said.
+            setting: What else makes the prompt.
 
         Raises:
             Refused: When the model's template does not take it.
         """
         if attempt is not None:
-            continued = self._continue(attempt, messages, tools)
+            continued = self._continue(attempt, messages, setting)
             if continued is not None:
                 return continued
-        return self._encode(self._render(messages, tools))
+        return self._encode(self._render(messages, setting))
 
     def remember(
         self,
         attempt: str,
         messages: Sequence[Message],
-        tools: Any,
+        setting: Setting,
         answer: Message,
         prompt: Sequence[int],
         sampled: Sequence[int],
     ) -> None:
         """Remember what the model said, for the prompt that goes on with it."""
-        self._conversations.remember(attempt, tools, [*messages, answer], [*prompt, *sampled])
+        self._conversations.remember(attempt, setting, [*messages, answer], [*prompt, *sampled])
 
-    def _continue(self, attempt: str, messages: Sequence[Message], tools: Any) -> list[int] | None:
-        known = self._conversations.find(attempt, tools, messages)
+    def _continue(self, attempt: str, messages: Sequence[Message], setting: Setting) -> list[int] | None:
+        known = self._conversations.find(attempt, setting, messages)
         if known is None:
             return None
         place, end = known.messages - 1, self._end_of(known.token_ids)
         for way in (self._after_calls, self._after_mark):
             try:
-                rest = way(messages, place, tools, end)
+                rest = way(messages, place, setting, end)
             except Refused:  # of a part, or without the answer's text; all of it may be taken
                 continue
             if rest is not None:
@@ -186,35 +200,35 @@ class Prompts:
         is_special = not self._tokenizer.decode(last, skip_special_tokens=True)
         return self._tokenizer.decode(last, skip_special_tokens=False) if is_special else ""
 
-    def _after_calls(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+    def _after_calls(self, messages: Sequence[Message], place: int, setting: Setting, end: str) -> str | None:
         """Return what follows an answer that calls tools: some templates take a tool's result behind its call only."""
         if not end or not messages[place].get("tool_calls"):
             return None
-        said = self._render(messages[: place + 1], tools, asks=False)
-        whole = self._render(messages, tools)
+        said = self._render(messages[: place + 1], setting, asks=False)
+        whole = self._render(messages, setting)
         _, found, after = said.rpartition(end)
         if not found or after.strip() or not whole.startswith(said):
             return None
         return after + whole[len(said) :]
 
-    def _after_mark(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+    def _after_mark(self, messages: Sequence[Message], place: int, setting: Setting, end: str) -> str | None:
         """Return what follows an answer, in the place of which a mark stands."""
         marked = [*messages[:place], {"role": "assistant", "content": _MARK}, *messages[place + 1 :]]
-        pieces = self._render(marked, tools).split(_MARK)
+        pieces = self._render(marked, setting).split(_MARK)
         if len(pieces) != 2:  # a template that leaves out or repeats earlier answers
             return None
         return pieces[1].removeprefix(end)
 
-    def _render(self, messages: Sequence[Message], tools: Any, *, asks: bool = True) -> str:
+    def _render(self, messages: Sequence[Message], setting: Setting, *, asks: bool = True) -> str:
         """Return a conversation's text; `asks` for one that the model is to go on with."""
         conversation = [_for_template(message) for message in messages]
         try:
             text = self._tokenizer.apply_chat_template(
                 conversation,
-                tools=tools or None,
+                tools=setting["tools"],
                 add_generation_prompt=asks,
                 tokenize=False,
-                **self._template_options,
+                **{**self._template_options, **setting["options"]},
             )
         except Exception as exc:  # a template may raise what it likes, and refuses conversations that way
             raise Refused(400, "invalid_request", f"the model's chat template refuses the messages: {exc}") from exc

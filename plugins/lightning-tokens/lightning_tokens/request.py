@@ -1,10 +1,11 @@
-"""What a call asks of a model of tokens: each parameter is honoured, or refused by its name, and none is ignored."""
+"""What a call asks of a model of tokens: what is honoured, what is only a hint, and what is refused by its name."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_proxy.answer import mapping
 from lightning_proxy.request import Refused, openai_error
 
 from lightning_core.registry import did_you_mean
@@ -13,6 +14,9 @@ MAX_CHOICES = 128
 
 CHAT = "/chat/completions"
 COMPLETIONS = "/completions"
+
+JSON_SCHEMA = "json_schema"
+"""The name under which an engine takes the JSON schema that an answer is to have."""
 
 
 class WrongParameter(Refused):
@@ -39,6 +43,12 @@ class SamplingParams:
     stream: bool = False
     finds_tools: bool = False
     """Whether the answer may call tools."""
+    is_forced: bool = False
+    """Whether the answer is the JSON of one tool call."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """For the chat template."""
+    ignored: tuple[str, ...] = ()
+    """The names of the parameters that change nothing here."""
 
     def sampling_of(self, choice: int) -> dict[str, Any]:
         """Return the sampling of one of several answers: from one seed, each has its own."""
@@ -46,26 +56,35 @@ class SamplingParams:
         return self.sampling if seed is None or choice == 0 else {**self.sampling, "seed": seed + choice}
 
 
-def read_request(fields: Mapping[str, Any], path: str) -> SamplingParams:
+def read_request(
+    fields: Mapping[str, Any], path: str, *, takes: Collection[str] = (), strict: bool = False
+) -> SamplingParams:
     """Return what a call asks for.
 
     Args:
         fields: The call's; what is null counts as left out.
         path: `CHAT` or `COMPLETIONS`.
+        takes: What the engine takes besides, as `TokenEngine` says it.
+        strict: Whether a parameter that would be ignored is refused.
 
     Raises:
-        WrongParameter: Names a parameter whose value is none that it can have, or that a model of tokens has not.
+        WrongParameter: Names a parameter with an impossible value, or one without which the answer would mean
+            something else.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    neutral = _NEUTRAL_IN[path]
-    for name, value in given.items():
-        if name in _READ[path] or name in _WITHOUT_MEANING:
-            continue
-        if name in neutral:
-            if value not in neutral[name] or isinstance(value, bool) is not isinstance(neutral[name][0], bool):
-                raise _unsupported(name, value, f"; leave it out, or say {neutral[name][0]!r}")
-        else:
-            raise _unsupported(name, value, _INSTEAD.get(name) or f"; leave it out{did_you_mean(name, _READ[path])}")
+    passed = frozenset(takes) - {JSON_SCHEMA}  # which is not a parameter of any request
+    ignored = _ignored(given, path, passed)
+    tools, choice = _tools(given), given.get("tool_choice", "auto")
+    schema, is_forced = None, False
+    if path == CHAT:
+        schema, is_forced, unmet = _schema(given, tools, choice, takes)
+        ignored += unmet
+        if not _flag(given, "parallel_tool_calls", default=True) and tools:
+            ignored.append("parallel_tool_calls")
+    if strict and (refused := [name for name in ignored if name not in _WITHOUT_MEANING]):
+        name = refused[0]
+        next_step = f"; leave it out{did_you_mean(name, _READ[path])}"
+        raise _unsupported(name, given.get(name), _INSTEAD.get(name) or next_step)
     choices = _integer(given, "n", lambda number: 1 <= number <= MAX_CHOICES, f"from 1 to {MAX_CHOICES}") or 1
     stream = _flag(given, "stream")
     if stream and choices != 1:
@@ -73,7 +92,21 @@ def read_request(fields: Mapping[str, Any], path: str) -> SamplingParams:
     _check_stream_options(given)
     _flag(given, "return_token_ids")
     _check_logprobs(given, path)
-    return SamplingParams(_sampling(given), choices, stream, finds_tools=_finds_tools(given))
+    sampling = _sampling(given) | {name: given[name] for name in given if name in passed}
+    return SamplingParams(
+        sampling if schema is None else {**sampling, JSON_SCHEMA: schema},
+        choices,
+        stream,
+        finds_tools=path == CHAT and bool(tools) and choice != "none",
+        is_forced=is_forced,
+        template_options=_template_options(given) if path == CHAT else {},
+        ignored=tuple(ignored),
+    )
+
+
+def is_hint(name: str) -> bool:
+    """Tell whether an answer without this parameter is as good an answer."""
+    return name in _WITHOUT_MEANING or name in _HINTS
 
 
 def error_of(refused: Refused) -> dict[str, Any]:
@@ -139,25 +172,87 @@ def _check_stream_options(given: Mapping[str, Any]) -> None:
     options = given.get("stream_options", {})
     if not isinstance(options, Mapping):
         raise WrongParameter("stream_options", f"stream_options is {options!r:.100}; it is an object")
-    for name, value in options.items():
-        if name not in _STREAM_OPTIONS and value:
-            raise _unsupported(f"stream_options.{name}", value, "; leave it out")
 
 
-def _finds_tools(given: Mapping[str, Any]) -> bool:
+def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> list[str]:
+    """Return what neither this module reads nor the engine takes; refuse what would give another answer."""
+    neutral, found = _NEUTRAL_IN[path], []
+    for name, value in given.items():
+        if name in _READ[path] or name in takes:
+            continue
+        # 1 == True, but a flag is not one of these numbers.
+        same = [value == one and isinstance(value, bool) is isinstance(one, bool) for one in neutral.get(name, ())]
+        is_neutral = any(same)
+        if name in _OTHER_ANSWER and not is_neutral:
+            otherwise = f", or say {neutral[name][0]!r}" if name in neutral else ""
+            raise _unsupported(name, value, _INSTEAD.get(name, f"; leave it out{otherwise}"))
+        if not is_neutral:
+            found.append(name)
+    return found
+
+
+def _tools(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     tools = given.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise WrongParameter("tools", f"tools is {tools!r:.100}; it is a list of objects")
-    choice = given.get("tool_choice", "auto")
+    return tools
+
+
+def _schema(
+    given: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], choice: Any, takes: Collection[str]
+) -> tuple[dict[str, Any] | None, bool, list[str]]:
+    """Return the JSON schema of the answer, whether it is that of a tool call, and which parameters ask in vain."""
     if choice == "required" or isinstance(choice, dict):
-        raise _unsupported("tool_choice", choice, ": whether it calls a tool is the model's choice; say 'auto'")
+        name = mapping(choice.get("function")).get("name") if isinstance(choice, dict) else None
+        names = [mapping(tool.get("function")).get("name") for tool in tools]
+        if not tools or (name is not None and name not in names):
+            raise WrongParameter("tool_choice", f"tool_choice is {choice!r:.100}; tools has no such function: {names}")
+        is_known = choice == "required" or name is not None
+        found = _schema_of_calls(tools, name) if is_known and JSON_SCHEMA in takes else None
+        return found, found is not None, [] if found is not None else ["tool_choice"]
     if choice not in ("auto", "none"):
-        raise WrongParameter("tool_choice", f"tool_choice is {choice!r:.100}; it is 'auto' or 'none'")
-    if not _flag(given, "parallel_tool_calls", default=True) and tools:
-        raise _unsupported(
-            "parallel_tool_calls", False, ": how many tools it calls is the model's choice; leave it out"
-        )
-    return bool(tools) and choice != "none"
+        known = "'auto', 'none', 'required' or a function"
+        raise WrongParameter("tool_choice", f"tool_choice is {choice!r:.100}; it is {known}")
+    wanted = mapping(given.get("response_format"))
+    kind = wanted.get("type", "text")
+    if kind == "text":
+        return None, False, []
+    found = {"type": "object"} if kind == "json_object" else mapping(wanted.get("json_schema")).get("schema")
+    if kind == "json_schema" and not isinstance(found, dict):
+        raise WrongParameter("response_format", f"response_format is {wanted!r:.100}; json_schema.schema is an object")
+    # A schema would keep the model from calling the tools that it is offered.
+    if JSON_SCHEMA not in takes or kind not in ("json_object", "json_schema") or (tools and choice == "auto"):
+        return None, False, ["response_format"]
+    return found, False, []
+
+
+def _schema_of_calls(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any] | None:
+    """Return the schema of one call, of any tool or of one; None where the tools' definitions contradict each other."""
+    calls: list[dict[str, Any]] = []
+    definitions: dict[str, dict[str, Any]] = {}
+    for function in (mapping(tool.get("function")) for tool in tools):
+        if function.get("name") is None or name not in (None, function["name"]):
+            continue
+        parameters = mapping(function.get("parameters")) or {"type": "object"}
+        for place in ("$defs", "definitions"):  # references to them count from the root
+            for each, form in mapping(parameters.get(place)).items():
+                if definitions.setdefault(place, {}).setdefault(each, form) != form:
+                    return None
+        arguments = {key: value for key, value in parameters.items() if key not in definitions}
+        properties = {"name": {"type": "string", "enum": [function["name"]]}, "arguments": arguments}
+        required = list(properties)
+        calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
+    return None if not calls else {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
+
+
+def _template_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = given.get("chat_template_kwargs", {})
+    if not isinstance(options, Mapping):
+        raise WrongParameter("chat_template_kwargs", f"chat_template_kwargs is {options!r:.100}; it is an object")
+    if own := sorted(options.keys() & _TEMPLATES_OWN):
+        message = f"chat_template_kwargs has {own[0]!r}, which the agent cannot set; leave it out"
+        raise WrongParameter("chat_template_kwargs", message)
+    return options
 
 
 def _flag(given: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
@@ -207,7 +302,8 @@ _EVERYWHERE = frozenset(
     }
 )
 _READ: Mapping[str, frozenset[str]] = {
-    CHAT: _EVERYWHERE | {"messages", "tools", "tool_choice", "parallel_tool_calls"},
+    CHAT: _EVERYWHERE
+    | {"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "chat_template_kwargs"},
     COMPLETIONS: _EVERYWHERE | {"prompt"},
 }
 
@@ -218,8 +314,19 @@ _INSTEAD = {
 }
 """What to say in place of parameters of other APIs."""
 
-_STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation"})
+_OTHER_ANSWER = frozenset(
+    {
+        *("top_logprobs", "prompt_logprobs", "modalities", "audio", "functions", "function_call"),
+        *("add_generation_prompt", "continue_final_message", "echo", "suffix", "best_of"),
+    }
+)
+"""Without them the answer would have other parts, or mean something else."""
 
+_TEMPLATES_OWN = frozenset(
+    {"chat_template", "conversation", "tools", "tokenize", "add_generation_prompt", "continue_final_message"}
+)
+
+_HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity"})
 _WITHOUT_MEANING = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prediction"),
@@ -229,7 +336,6 @@ _WITHOUT_MEANING = frozenset(
 """Of whose it is, how fast it is, and where it is kept: an answer is the same with and without them."""
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "logit_bias": ({},),
     "min_tokens": (0,),
     "skip_special_tokens": (True,),
@@ -245,7 +351,6 @@ _NEUTRAL_IN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         **_NEUTRAL,
         "top_logprobs": (0,),
         "modalities": (["text"],),
-        "chat_template_kwargs": ({},),
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
         "add_special_tokens": (False,),

@@ -55,26 +55,27 @@ def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
     calls: list[dict[str, Any]] = []
 
     def take(match: "re.Match[str]") -> str:
-        try:
-            given = json.loads(match[1])
-        except (ValueError, RecursionError):
-            return match[0]
-        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-            return match[0]
-        arguments = given.get("arguments", {})
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        calls.append(
-            {
-                "id": f"call_{secrets.token_hex(12)}",
-                "type": "function",
-                "function": {"name": given["name"], "arguments": arguments},
-            }
-        )
-        return ""
+        found = parse_json(match[1])[1]
+        calls.extend(found)
+        return "" if found else match[0]
 
     left = _HERMES.sub(take, text)
     return (left.rstrip() if calls else text), calls
+
+
+def parse_json(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Read a tool call that is the whole text: `{"name": ..., "arguments": {...}}`."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return text, []
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        return text, []
+    arguments = given.get("arguments", {})
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    function = {"name": given["name"], "arguments": arguments}
+    return "", [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}]
 
 
 def start_of(parser: ToolParser | TokenToolParser) -> str | None:
@@ -107,6 +108,25 @@ class TextBefore:
         self._held = held[len(free) :]
         self.told += len(free)
         return free
+
+
+class BeforeStop:
+    """The text before the words that end an answer, as it comes: engines give the tokens of those, too."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+        self._held = ""
+        self._has_ended = False
+
+    def feed(self, text: str, *, is_last: bool) -> str:
+        """Return what is certain by now to come before all of them, and was not told yet."""
+        held = self._held + text
+        places = [place for word in self._words if (place := held.find(word)) >= 0]
+        overlap = 0 if is_last or places else max((_overlap(held, word) for word in self._words), default=0)
+        certain = "" if self._has_ended else held[: min(places, default=len(held) - overlap)]
+        self._held = held[len(certain) :]
+        self._has_ended = self._has_ended or bool(places)
+        return certain
 
 
 class Reasoning:

@@ -67,15 +67,26 @@ async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agen
 
 
 @both_ways
-async def test_a_response_may_be_continued_by_its_id(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+async def test_a_response_goes_on_from_one_before_it(converted: Agent, engine: FakeEngine, stream: bool) -> None:
     engine.replies = ["first", "second", "third"]
-    first = await answered(converted, stream, input="hi")
-    second = await answered(converted, stream, input=[HI], previous_response_id=first.id, store=False)
-    third = await answered(converted, stream, input="go on", previous_response_id=first.id)
-    assert (second.output_text, third.output_text) == ("second", "third")
-    asked = [[(each["role"], each["content"]) for each in call.fields["messages"]] for call in engine.received]
-    begun = [("user", "hi"), ("assistant", "first")]
-    assert asked == [begun[:1], [*begun, ("user", "hi")], [*begun, ("user", "go on")]]
+    first = await answered(converted, stream, input="hi", instructions="be good")
+    second = await answered(converted, stream, input="on", previous_response_id=first.id)
+    third = await answered(converted, stream, input=[HI], previous_response_id=second.id, instructions="be bad")
+    assert third.output_text == "third"
+    turns = [(each["role"], each["content"]) for each in engine.received[2].fields["messages"]]
+    said = [("user", "hi"), ("assistant", "first"), ("user", "on"), ("assistant", "second"), ("user", "hi")]
+    assert turns == [("system", "be bad"), *said]
+
+
+async def test_responses_of_others_and_those_that_were_not_to_be_stored_are_not_gone_on_from(
+    converted: Agent, store: InMemoryLightningStore
+) -> None:
+    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
+    theirs = await answered(other, False, input=[HI])
+    unstored = await answered(converted, False, input=[HI], store=False)
+    for response in (theirs, unstored):
+        with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
+            await answered(converted, False, input=[HI], previous_response_id=response.id)
 
 
 async def test_responses_of_others_and_those_that_were_not_to_be_stored_cannot_be_continued(

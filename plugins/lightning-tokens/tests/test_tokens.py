@@ -406,39 +406,67 @@ async def test_an_engine_may_end_answers_at_the_context_instead(start: Start) ->
     assert error["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
-        {"logit_bias": {"50": 1}},
-        {"top_logprobs": 2, "logprobs": True},
-        {"tools": TOOLS, "tool_choice": "required"},
-        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
-        {"tools": TOOLS, "parallel_tool_calls": False},
-        {"functions": [{"name": "add"}]},
-        {"reasoning_effort": "low"},
-        {"modalities": ["text", "audio"]},
-        {"chat_template_kwargs": {"enable_thinking": False}},
-        {"guided_regex": "a+"},
-        {"max_output_tokens": 3},
-        {"temprature": 0.5},
-        {"stream_options": {"continuous_usage_stats": True}},
-    ],
-    ids=str,
-)
-async def test_what_it_cannot_honour_is_refused_by_its_name(start: Start, fields: dict[str, Any]) -> None:
+WITHOUT = [
+    ({"response_format": {"type": "json_object"}}, True),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, True),
+    ({"tool_choice": "required", "tools": TOOLS}, True),
+    ({"tool_choice": {"type": "function", "function": {"name": "add"}}, "tools": TOOLS}, True),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {}}, "tools": TOOLS}, True),
+    ({"logit_bias": {"50": 1}}, True),
+    ({"guided_regex": "a+"}, True),
+    ({"temprature": 0.5}, True),
+    ({"max_output_tokens": 3}, True),
+    ({"parallel_tool_calls": False, "tools": TOOLS}, False),
+    ({"reasoning_effort": "low"}, False),
+    ({"verbosity": "low"}, False),
+]
+"""What an engine of tokens cannot honour, and whether a warning tells of it."""
+
+
+@both_ways
+@pytest.mark.parametrize(("fields", "warns"), WITHOUT, ids=str)
+async def test_what_the_engine_cannot_honour_is_recorded_and_the_call_goes_on(
+    start: Start, stream: bool, fields: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = Engine("x")
-    error = await refused(await start(engine), **fields)
-    assert error["code"] == "unsupported_parameter"
-    assert error["param"].partition(".")[0] in fields
-    assert error["message"].startswith(f"{error['param']} is ")
+    agent = await start(engine)
+    for _ in range(2):
+        async with agent.chat(stream=stream, **fields) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+    name = next(iter(fields))
+    assert engine.sampling == [{}, {}]
+    assert [span.attributes["agentlightning.ignored_parameters"] for span in await agent.spans()] == [[name]] * 2
+    assert caplog.text.count(f"lightning.parameter_ignored name={name} model=small") == warns
+
+
+@pytest.mark.parametrize("fields", [fields for fields, _ in WITHOUT], ids=str)
+async def test_it_is_refused_by_its_name_where_the_backend_is_strict(start: Start, fields: dict[str, Any]) -> None:
+    engine = Engine("x")
+    error = await refused(await start(engine, strict=True), **fields)
+    name = next(iter(fields))
+    assert (error["code"], error["param"]) == ("unsupported_parameter", name)
+    assert error["message"].startswith(f"{name} is {fields[name]!r:.100}, which a model of tokens does not take; ")
     assert engine.prompts == []
 
 
 @pytest.mark.parametrize(
-    "fields", [{"echo": True}, {"suffix": "b"}, {"best_of": 2}, {"logprobs": 5}, {"tools": TOOLS}, {"messages": USER}]
+    "fields",
+    [
+        {"top_logprobs": 2, "logprobs": True},
+        {"prompt_logprobs": 0},
+        {"functions": [{"name": "add"}]},
+        {"modalities": ["text", "audio"]},
+        {"continue_final_message": True},
+    ],
+    ids=str,
 )
+async def test_what_would_make_it_another_answer_is_refused(start: Start, fields: dict[str, Any]) -> None:
+    error = await refused(await start(Engine("x")), **fields)
+    assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
+
+
+@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "b"}, {"best_of": 2}, {"logprobs": 5}])
 async def test_completions_are_refused_what_they_would_lose(start: Start, fields: dict[str, Any]) -> None:
     error = await refused(await start(Engine("x")), "/completions", **fields)
     assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
@@ -460,7 +488,19 @@ async def test_completions_are_refused_what_they_would_lose(start: Start, fields
         ("n", 200, "n is 200; it is a whole number from 1 to 128"),
         ("n", "2", "n is '2'; it is a whole number from 1 to 128"),
         ("tools", {}, "tools is {}; it is a list of objects"),
-        ("tool_choice", "any", "tool_choice is 'any'; it is 'auto' or 'none'"),
+        ("tool_choice", "any", "tool_choice is 'any'; it is 'auto', 'none', 'required' or a function"),
+        ("tool_choice", "required", "tool_choice is 'required'; tools has no such function: []"),
+        ("chat_template_kwargs", 1, "chat_template_kwargs is 1; it is an object"),
+        (
+            "chat_template_kwargs",
+            {"chat_template": "x"},
+            "chat_template_kwargs has 'chat_template', which the agent cannot set; leave it out",
+        ),
+        (
+            "response_format",
+            {"type": "json_schema"},
+            "response_format is {'type': 'json_schema'}; json_schema.schema is an object",
+        ),
         ("messages", "hi", "messages is missing, or no list of messages"),
     ],
 )
@@ -510,6 +550,135 @@ async def test_what_the_engine_honours_reaches_it(start: Start) -> None:
     async with (await start(engine)).chat(**asked) as response:
         assert response.status == 200, await response.text()
     assert engine.sampling == [asked]
+
+
+class Constrained(StreamingEngine):
+    """Takes schemas, as vLLM does: it is told to answer what they allow."""
+
+    takes = frozenset({"json_schema", "logit_bias"})
+
+
+def called(name: str, arguments: dict[str, Any], **definitions: Any) -> dict[str, Any]:
+    """The schema of a call."""
+    properties = {"name": {"type": "string", "enum": [name]}, "arguments": arguments}
+    schema = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
+    return {**schema, "additionalProperties": False, **definitions}
+
+
+FORMS = {"X": {"type": "integer"}}
+NUMBERS = {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}}
+TWO = [
+    {"type": "function", "function": {"name": "add", "parameters": {**NUMBERS, "$defs": FORMS}}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("choice", "schema"),
+    [
+        ({"type": "function", "function": {"name": "add"}}, called("add", NUMBERS, **{"$defs": FORMS})),
+        ("required", {"anyOf": [called("add", NUMBERS), called("now", {"type": "object"})], "$defs": FORMS}),
+    ],
+    ids=["named", "required"],
+)
+async def test_a_tool_call_is_forced_where_the_engine_takes_schemas(
+    start: Start, stream: bool, choice: Any, schema: Any
+) -> None:
+    engine = Constrained('{"name": "add", "arguments": {"x": 1}}', "3")
+    agent = await start(engine)
+    said = await converse(agent, 1, stream, tools=TWO, tool_choice=choice)
+    assert engine.sampling[0] == {"json_schema": schema}
+    (call,) = said[1]["tool_calls"]
+    assert (call["function"], said[1]["content"]) == ({"name": "add", "arguments": '{"x": 1}'}, None)
+    said.append({"role": "tool", "tool_call_id": call["id"], "content": "3"})
+    async with agent.post("/chat/completions", messages=said, tools=TWO) as response:
+        assert response.status == 200
+    spans = await agent.spans()
+    assert len(TraceToTrajectories().adapt(spans).rows) == 1
+    assert "agentlightning.ignored_parameters" not in spans[0].attributes
+
+
+async def test_a_forced_call_that_was_cut_off_is_text(start: Start) -> None:
+    agent = await start(Constrained([*map(ord, '{"name": "add", "argu')]))
+    said = await converse(agent, 1, False, tools=TOOLS, tool_choice="required")
+    assert (said[1]["content"], said[1]["tool_calls"]) == ('{"name": "add", "argu', None)
+
+
+async def test_tools_whose_definitions_differ_are_not_forced(start: Start) -> None:
+    other = {"name": "sub", "parameters": {**NUMBERS, "$defs": {"X": {"type": "string"}}}}
+    engine = Constrained("x")
+    agent = await start(engine)
+    tools = [TWO[0], {"type": "function", "function": other}]
+    async with agent.chat(tools=tools, tool_choice="required") as response:
+        assert response.status == 200
+    assert engine.sampling == [{}]
+    assert (await agent.span()).attributes["agentlightning.ignored_parameters"] == ["tool_choice"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling", "ignored"),
+    [
+        ({"response_format": {"type": "json_object"}}, {"json_schema": {"type": "object"}}, None),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBERS}}},
+            {"json_schema": NUMBERS},
+            None,
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "tools": TOOLS, "tool_choice": "none"},
+            {"json_schema": {"type": "object"}},
+            None,
+        ),
+        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, {}, ["response_format"]),
+        ({"response_format": {"type": "grammar"}}, {}, ["response_format"]),
+        ({"logit_bias": {"50": 1}}, {"logit_bias": {"50": 1}}, None),
+        ({"json_schema": NUMBERS}, {}, ["json_schema"]),
+    ],
+    ids=str,
+)
+async def test_an_engine_is_given_what_it_takes(
+    start: Start, fields: dict[str, Any], sampling: dict[str, Any], ignored: list[str] | None
+) -> None:
+    engine = Constrained("x")
+    agent = await start(engine)
+    async with agent.chat(**fields) as response:
+        assert response.status == 200
+    assert engine.sampling == [sampling]
+    assert (await agent.span()).attributes.get("agentlightning.ignored_parameters") == ignored
+
+
+class Thinks(Letters):
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        return f"{options.get('thinks')}\n{super().apply_chat_template(conversation, **options)}"
+
+
+async def test_options_of_a_call_go_to_the_template_and_belong_to_the_conversation(start: Start) -> None:
+    engine = Engine([PAIR, END], "ok")
+    agent = await start(engine, Thinks(), chat_template_kwargs={"thinks": "much"})
+    said = await converse(agent, 2, False, extra_body={"chat_template_kwargs": {"thinks": "little"}})
+    assert Letters().decode(engine.prompts[0], skip_special_tokens=True).startswith("little\n")
+    assert PAIR in engine.prompts[1]
+    async with agent.post("/chat/completions", messages=said[:3]) as response:
+        assert response.status == 200
+    assert PAIR not in engine.prompts[2]
+    assert Letters().decode(engine.prompts[2], skip_special_tokens=True).startswith("much\n")
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("sampled", "content"),
+    [("a. b Obs: 7", "a. b "), ("a O Ob", "a O Ob"), ("Obs:", ""), ("no", "no"), ("END and Obs:", "")],
+)
+async def test_the_words_that_end_an_answer_are_not_part_of_it(
+    start: Start, stream: bool, sampled: str, content: str
+) -> None:
+    engine = StreamingEngine(sampled, "ok")
+    agent = await start(engine)
+    said = await converse(agent, 2, stream, stop=["END", "Obs:"])
+    assert (said[1]["content"] or "") == content
+    assert sampled in Letters().decode(engine.prompts[1], skip_special_tokens=True), "the tokens go on as they were"
+    assert len(TraceToTrajectories().adapt(await agent.spans()).rows) == 1
 
 
 async def test_answers_of_one_seed_are_not_all_the_same(start: Start) -> None:
@@ -643,6 +812,13 @@ async def test_a_conversation_that_the_template_refuses_is_a_wrong_request(
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (400, "invalid_request")
     assert "Conversation roles must alternate" in error["message"]
+
+
+async def test_a_completion_calls_no_tools(start: Start) -> None:
+    agent = await start(Engine(CALL))
+    async with agent.post("/completions", prompt="a", tools=TOOLS) as response:
+        assert (await response.json())["choices"][0]["text"] == CALL
+    assert (await agent.span()).attributes["agentlightning.ignored_parameters"] == ["tools"]
 
 
 async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:

@@ -1,5 +1,6 @@
 """Numbers that say how a step, or a validation, went; under the names of agentlightning 0.3 where it has one."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 
@@ -52,6 +53,12 @@ def training_metrics(
     if options.level == "trajectory":
         counts["n_unmerged_rollouts"] = sum(rollout.n_trajectories > 1 for rollout in rollouts)
         counts["n_triplets_by_turn"] = sum(len(rollout.answer_lengths) for rollout in rollouts)
+        starts = Counter(start for rollout in rollouts for start in rollout.row_starts)
+        counts |= {f"n_rows_{start}": count for start, count in starts.items()}
+        if traced := counts["n_rollouts_w_trace"]:
+            counts["rows_per_rollout"] = starts.total() / traced
+        if left_out := sum(rollout.n_left_out for rollout in rollouts):
+            counts["n_calls_left_out"] = left_out
     metrics = {f"training/{name}": float(value) for name, value in counts.items()}
     for name, rewards in _rewards(rollouts).items():
         metrics |= {f"training/{name}": fmean(rewards)} if rewards else {}

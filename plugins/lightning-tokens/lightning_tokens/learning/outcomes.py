@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lightning_core.adapter import RowCall, Trajectories, genai
+from lightning_core.adapter import RowCall, RowStart, Trajectories, genai
 from lightning_core.adapter.rewards import began_after
 from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.adapter.tree import in_order
@@ -40,14 +40,21 @@ class EndedRollout:
     that has an answer in a row, whatever its length, and once, however many it has."""
     answer_lengths: tuple[int, ...] = ()
     """The tokens of each of its answers, in order."""
-    n_trajectories: int = 0
-    """How many rows its calls merge into; more than one where their tokens are not continuous."""
+    row_starts: tuple[RowStart, ...] = ()
+    """Why each row began that its calls merge into."""
+    n_left_out: int = 0
+    """How many of its calls are in no row because the adapter leaves them out."""
     refusal: str | None = None
     """Why it has no rows although it was run to its end; None when nothing was refused."""
     is_truncated: bool = False
     """Whether its last answer ended at a limit (`length`), or a row of it was cut."""
     penalty: float = 0.0
     """What a long response takes from its reward: 0 or less."""
+
+    @property
+    def n_trajectories(self) -> int:
+        """How many rows its calls merge into."""
+        return len(self.row_starts)
 
     @property
     def worth(self) -> float | None:
@@ -119,7 +126,8 @@ def read_rollout(
         made=made,
         call_rewards=tuple(sums.get(order) for order in dict.fromkeys(part.call.order for part in answers)),
         answer_lengths=tuple(part.stop - part.start for part in answers),
-        n_trajectories=len(trajectories.rows),
+        row_starts=tuple(row.began for row in trajectories.rows),
+        n_left_out=len(trajectories.left_out),
         refusal=refusal,
         is_truncated=made.n_cut > 0 or (bool(answers) and _ended_at_limit(answers[-1])),
         penalty=_penalty(made.longest, options) if end == "scored" else 0.0,

@@ -1,9 +1,12 @@
+import json
+
 import pytest
-from learning_toys import conversation, failed, faulty, options, rollout, scored, two_choices
+from learning_toys import add_reward, conversation, failed, faulty, options, rollout, scored, two_choices
 from lightning_tokens.learning.groups import learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.outcomes import read_rollout
 
+from lightning_core.adapter import TraceToTrajectories
 from lightning_core.testing.adapter import TraceBuilder
 
 
@@ -40,6 +43,9 @@ def test_a_step_counts_its_rollouts_and_its_rows():
         "n_triplets_learned": 4,
         "n_truncated_triplets": 1,
         "n_unmerged_rollouts": 1,
+        "n_rows_first_call": 7,
+        "n_rows_same_prompt": 1,
+        "rows_per_rollout": pytest.approx(8 / 7),
         "n_triplets_by_turn": 8,
         "reward": pytest.approx(13 / 5),
         "reward_w_failures": pytest.approx(13 / 5),
@@ -47,6 +53,20 @@ def test_a_step_counts_its_rollouts_and_its_rows():
         "max_response_length_by_turn": 4,
         "min_response_length_by_turn": 1,
     }
+
+
+def test_calls_that_an_adapter_leaves_out_are_counted():
+    trace = TraceBuilder()
+    trace.call([1], [2])
+    said = json.dumps([{"role": "system", "content": "You make titles"}, {"role": "user", "content": "hi"}])
+    tokens = {"prompt_token_ids": [9], "response_token_ids": [8]}
+    trace.span("chat", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": said, **tokens})
+    add_reward(trace, 1.0)
+    adapter = TraceToTrajectories(leave_out="titles")
+    ended = read_rollout(rollout(), trace.spans, options=options(), adapter=adapter)
+    metrics = training_metrics([learn_from_group([ended, scored(2.0)], options=options())], options=options())
+    assert (metrics["training/n_calls_left_out"], metrics["training/rows_per_rollout"]) == (1, 1.0)
+    assert ended.call_rewards == (1.0,)
 
 
 def test_rows_are_described_before_and_after_processing():
