@@ -108,7 +108,7 @@ class _TokenAuth(AuthBase):
                 del request.headers[name]
         if self._api_key:
             self._authorize(request)
-            request.register_hook("response", self._renew)  # type: ignore[no-untyped-call]
+            request.register_hook("response", self._renew)
         return request
 
     def _authorize(self, request: requests.PreparedRequest) -> None:
@@ -123,7 +123,7 @@ class _TokenAuth(AuthBase):
         request = response.request.copy()
         self._authorize(request)
         response.close()
-        again: requests.Response = response.connection.send(request, **options)  # type: ignore[attr-defined]
+        again: requests.Response = response.connection.send(request, **options)
         return again
 
     def _ask_for_token(self) -> str:
