@@ -122,8 +122,8 @@ class StoreBackend(ABC):
         """Query records by fields of their rollout.
 
         Returns:
-            One page, and the number of matches on all pages: exact up to 100,000. Beyond, a backend may stop counting
-            there, but not before it has counted one more than up to the end of the page.
+            One page, and the number of matches on all pages: exact up to 100,000, and with a limit of 0. Else a backend
+            may stop counting there, but not before it has counted one more than up to the end of the page.
         """
 
     @abstractmethod

@@ -52,7 +52,8 @@ class PaginatedResult(BaseModel, Sequence[T], Generic[T]):
     total: int
     """How many items match, on all pages together.
 
-    `lightning-mongo` counts at most 100,000, or one more than up to the end of this page where that is more.
+    `lightning-mongo` counts at most 100,000, or one more than up to the end of this page where that is more; all of
+    them where `limit` is 0.
     """
 
     def __len__(self) -> int:

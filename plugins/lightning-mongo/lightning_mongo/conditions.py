@@ -9,7 +9,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from lightning_core.store.query import Condition, Query
 
 MAX_COUNTED = 100_000
-"""Up to which totals are exact."""
+"""Up to which totals of pages are exact."""
 
 Fields = Callable[[str], str]
 """From a field of the model to the one of the document."""
@@ -35,7 +35,9 @@ async def page(
     field: Fields,
     projection: dict[str, int],
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return one page of the documents that match, and how many match on all pages, as `counted` counts.
+    """Return one page of the documents that match, and how many match on all pages.
+
+    All of them are counted for a limit of 0; else see `MAX_COUNTED`.
 
     Args:
         collection: Where they are.
@@ -47,12 +49,12 @@ async def page(
     wanted = matching(query, always, field)
 
     async def read() -> list[dict[str, Any]]:
-        if query.limit == 0:
-            return []
         limit, order = max(query.limit, 0), ordered(query, field)
         cursor = collection.find(wanted, projection, sort=order, skip=query.offset, limit=limit, allow_disk_use=True)
         return await cursor.to_list()
 
+    if query.limit == 0:
+        return [], await counted(collection, wanted, 0)
     if query.limit == -1 and query.offset == 0:
         found = await read()
         return found, len(found)
@@ -63,7 +65,7 @@ async def page(
 
 
 async def counted(collection: AsyncCollection[dict[str, Any]], wanted: dict[str, Any], most: int = MAX_COUNTED) -> int:
-    """Return how many documents match, at most so many.
+    """Return how many documents match, at most so many; 0 for all of them.
 
     By the keys of an index alone, which `count_documents` does more slowly.
     """

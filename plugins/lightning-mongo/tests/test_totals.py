@@ -70,6 +70,7 @@ async def test_beyond_what_is_counted_all_pages_are_read(
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(12)])
     assert (await store.statistics())["total_rollouts"] == 5
     assert (await store.query_rollouts(limit=1)).total == 5
+    assert (await store.query_rollouts(limit=0)).total == 12
     read: list[int] = []
     while True:
         page = await store.query_rollouts(limit=3, offset=len(read))
