@@ -32,7 +32,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,8 +42,7 @@ import gepa
 from gepa.core.adapter import EvaluationBatch
 from lightning_apo import APO
 from lightning_apo.candidate import Candidate, Texts, proves_gain
-from lightning_apo.messages import ShownPrompt
-from lightning_apo.models import Answer, Critic, Editor
+from lightning_apo.models import Answer, PromptModel
 from lightning_apo.plan import Options
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
@@ -308,26 +307,28 @@ class Unsaved(SavedSearch):
         return await ask()
 
 
-class PlayedCritic(Critic):
+class PlayedCritic(PromptModel):
     """Says nothing."""
 
     def __init__(self) -> None:
         pass
 
-    async def criticise(self, *args: Any, **kwargs: Any) -> Answer:
+    async def write(self, *, seed: int, **about: Any) -> Answer:
         """Return a critique that an edit does not depend on."""
         return Answer("-")
 
 
-class PlayedEditor(Editor):
+class PlayedEditor(PromptModel):
     """Draws a template near the one that it edits."""
 
     def __init__(self, game: Game) -> None:
         self._game = game
 
-    async def rewrite(self, prompt: ShownPrompt, critique: str, *, other_prompts: Any = (), seed: int) -> Answer:
+    async def write(self, *, seed: int, **about: Any) -> Answer:
         """Return the template's number."""
-        return Answer(str(self._game.edit(int(prompt.template), random.Random(f"{seed}/{self._game.chance.random()}"))))
+        return Answer(
+            str(self._game.edit(int(about["prompt"].template), random.Random(f"{seed}/{self._game.chance.random()}")))
+        )
 
 
 def apo(game: Game) -> Choice:
@@ -344,7 +345,7 @@ def apo_as_it_comes(game: Game) -> Choice:
 def apo_defaults() -> dict[str, Any]:
     """Return the defaults of the search of `APO`."""
     parameters = inspect.signature(APO).parameters
-    return {each.name: parameters[each.name].default for each in fields(Options)}
+    return {name: parameters[name].default for name in Options.model_fields}
 
 
 async def _apo(game: Game, sizes: Mapping[str, int]) -> Choice:

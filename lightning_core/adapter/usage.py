@@ -1,5 +1,6 @@
 """What an attempt asked of models: calls, tokens and, where it was recorded, money."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,12 +54,18 @@ class Usage:
 
     def __add__(self, other: "Usage") -> "Usage":
         """Return the sum."""
-        return Usage(
-            self.calls + other.calls,
-            _sum((self.input_tokens, other.input_tokens)),
-            _sum((self.output_tokens, other.output_tokens)),
-            _sum((self.cost, other.cost)),
-        )
+        return total_usage((self, other))
+
+
+def total_usage(usages: Iterable[Usage]) -> Usage:
+    """Add up usages."""
+    each = list(usages)
+    return Usage(
+        sum(one.calls for one in each),
+        _sum(one.input_tokens for one in each),
+        _sum(one.output_tokens for one in each),
+        _sum(one.cost for one in each),
+    )
 
 
 def read_usage(spans: Sequence[Span]) -> Usage:
@@ -66,14 +73,7 @@ def read_usage(spans: Sequence[Span]) -> Usage:
 
     One that a budget or a limit kept from starting was never made, and does not count.
     """
-    calls = [call for call in read_model_calls(spans) if not _was_refused(call)]
-    each = [usage_of(call) for call in calls]
-    return Usage(
-        len(calls),
-        _sum(one.input_tokens for one in each),
-        _sum(one.output_tokens for one in each),
-        _sum(one.cost for one in each),
-    )
+    return total_usage(usage_of(call) for call in read_model_calls(spans) if not _was_refused(call))
 
 
 def usage_of(call: ModelCall) -> Usage:
@@ -106,7 +106,9 @@ def _find_number(spans: Iterable[Span], names: Sequence[str]) -> float | None:
 
 def _sum(values: "Iterable[Any]") -> Any:
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    if not known:
+        return None
+    return math.fsum(known) if any(isinstance(value, float) for value in known) else sum(known)
 
 
 METADATA = "usage"

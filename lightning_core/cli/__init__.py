@@ -59,7 +59,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("init", "run", "train", "resume", "worker"),
     "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import"),
     "Check": ("eval", "gate", "judge-check", "referee"),
-    "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "prometheus", "vllm"),
+    "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "vllm"),
     "Other": ("plugins", "completion", "store backup", "store compact"),
 }
 """In which section of `agl --help` each command is; those of other distributions are added to the last one."""

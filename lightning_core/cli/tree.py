@@ -150,7 +150,7 @@ def _call_branch(
         label.append("  " + ", ".join(words), style=_DIM)
     if call.finish_reason not in (None, "stop", "tool_calls"):
         label.append(f"  {call.finish_reason}", style="yellow")
-    known = _common(said, call.messages)
+    known = repeated(said, call.messages)
     new = call.messages[known:]
     new = new if full else new[-MAX_MESSAGES:]
     hidden = len(call.messages) - len(new)
@@ -253,7 +253,7 @@ def _object(span: Span) -> Any:
 def _message_lines(message: dict[str, Any], *, mark: str = "", full: bool) -> list[Text]:
     """Show a message in one line; a full one in as many as it has."""
     line = Text(f"{mark}{shortened(message.get('role', '?'), MAX_CHARACTERS)}: ", style="bold" if mark else _DIM)
-    parts = [_content(message.get("content"))]
+    parts = [content_text(message.get("content"))]
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         parts.append(f"{function.get('name')}({function.get('arguments') or ''})")
@@ -265,20 +265,21 @@ def _message_lines(message: dict[str, Any], *, mark: str = "", full: bool) -> li
     return [line.append(first, style="not bold"), *(Text(f"  {each}") for each in others)]
 
 
-def _content(content: Any) -> str:
+def content_text(content: Any, *, between: str = " ") -> str:
+    """Return what a message says, of parts all, in a text."""
     if isinstance(content, list | tuple):
-        return " ".join(
+        return between.join(
             str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, dict) else str(part)
             for part in content
         )
     return "" if content is None else str(content)
 
 
-def _common(before: Sequence[Any], now: Sequence[Any]) -> int:
+def repeated(before: Sequence[Any], now: Sequence[Any]) -> int:
     """Count the messages that the call before has said already, from the first on."""
     count = 0
     for old, new in zip(before, now, strict=False):
-        if (old.get("role"), _content(old.get("content"))) != (new.get("role"), _content(new.get("content"))):
+        if (old.get("role"), content_text(old.get("content"))) != (new.get("role"), content_text(new.get("content"))):
             break
         count += 1
     return count

@@ -84,7 +84,7 @@ PLACES: Final[dict[str, str]] = {
     "types.tracer": "types emitter compat.names",
     "utils": "",
     "utils.id": "compat.names",
-    "utils.metrics": "lightning_http.metrics",
+    "utils.metrics": "lightning_http.metrics lightning_legacy.metrics",
     "utils.otel": "compat.otel emitter",
     "utils.otlp": "compat.otlp",
     "utils.server_launcher": "LaunchMode=compat.names:LaunchMode "

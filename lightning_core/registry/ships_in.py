@@ -35,7 +35,6 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "import": "lightning-export",
         "judge-check": "lightning-evals",
         "legacy": "lightning-legacy",
-        "prometheus": "lightning-http",
         "proxy": "lightning-proxy",
         "referee": "lightning-referee",
         "report": "lightning-viewer",

@@ -122,7 +122,8 @@ class StoreBackend(ABC):
         """Query records by fields of their rollout.
 
         Returns:
-            One page, and the number of matches on all pages.
+            One page, and the number of matches on all pages: exact up to 100,000, and with a limit of 0. Else a backend
+            may stop counting there, but not before it has counted one more than up to the end of the page.
         """
 
     @abstractmethod
@@ -260,7 +261,10 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def count(self, run_id: str) -> dict[str, int]:
-        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run.
+
+        Each is exact up to 100,000; a backend may stop counting there.
+        """
 
     async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
         """Return how many rollouts have each status that is not an end, without those that none has.

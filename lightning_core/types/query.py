@@ -50,7 +50,11 @@ class PaginatedResult(BaseModel, Sequence[T], Generic[T]):
     offset: int
     """How many matching items come before this page."""
     total: int
-    """How many items match, on all pages together."""
+    """How many items match, on all pages together.
+
+    `lightning-mongo` counts at most 100,000, or one more than up to the end of this page where that is more; all of
+    them where `limit` is 0.
+    """
 
     def __len__(self) -> int:
         return len(self.items)

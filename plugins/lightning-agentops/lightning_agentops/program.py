@@ -2,8 +2,12 @@
 
 from typing import Any
 
-from lightning_agentops.library import CORE, METRIC_EXPORTER, SPAN_EXPORTER, part
+from lightning_agentops.library import CORE, part
 from lightning_agentops.service import API_URL, TRACES_URL, AgentOpsExporter
+
+SPAN_EXPORTER = "AuthenticatedOTLPExporter"
+METRIC_EXPORTER = "OTLPMetricExporter"
+"""What `agentops.init()` exports with, in `CORE`."""
 
 
 def repair_exporters() -> None:

@@ -1,41 +1,30 @@
 """AgentOps' service: a key becomes a token, and with that spans are sent by OpenTelemetry's protocol."""
 
-import gzip
-import logging
-import threading
-from collections.abc import Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import requests
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanProcessor
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from requests.auth import AuthBase
 
 from lightning_core.errors import ConfigError
-from lightning_core.secrets import hide_in_text
 from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.export import SpanExport
-
-logger = logging.getLogger(__name__)
 
 API_URL = "https://api.agentops.ai"
 TRACES_URL = "https://otlp.agentops.ai/v1/traces"
 
 TOKEN_PATH = "/v3/auth/token"
-PROJECT_ID = "agentops.project.id"
-"""The attribute of a resource that says which project its spans are of."""
 
-_HEADERS = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
+_OWN_HEADERS = {"content-type", "content-encoding", "content-length", "user-agent"}
 _REQUEST_SECONDS = 10.0
-_TRIES = 3
-_FIRST_PAUSE_SECONDS = 0.5
-_SERVER_FAILED = 500
-_TOO_MANY = 429
 _UNAUTHORIZED = (401, 403)
 
 
-class Service:
+class Service(SpanProcessor):
     """Sends the spans of traces to AgentOps, from a thread of its own, until it is stopped.
 
     A service that is slow or refuses the key costs the agents nothing: what it does not take is logged, and dropped.
@@ -61,11 +50,12 @@ class Service:
                 raise ConfigError(f"{name} is {url!r}; it is a URL that begins with http:// or https://")
         self._exporter = (api_key.strip(), endpoint.rstrip("/"), exporter_endpoint)
         self._export: SpanExport | None = None
+        # Weak: a span that never ends would keep its trace, with all that was said.
+        self._traces: WeakValueDictionary[int, Trace] = WeakValueDictionary()
 
-    def start(self) -> SpanProcessor:
-        """Return what takes the spans; connects to nothing before there is one."""
+    def start(self) -> None:
+        """Take spans; connects to nothing before there is one."""
         self._export = SpanExport(AgentOpsExporter(*self._exporter))
-        return _Forwarding(self._export)
 
     def stop(self, timeout_seconds: float) -> None:
         """Send what is left, for at most so long."""
@@ -73,30 +63,20 @@ class Service:
         if export is not None:
             export.close(timeout_seconds)
 
-
-class _Forwarding(SpanProcessor):
-    """Hands over each span that ends in its trace."""
-
-    def __init__(self, export: SpanExport) -> None:
-        self._export = export
-        # Weak: a span that never ends would keep its trace, with all that was said.
-        self._traces: WeakValueDictionary[int, Trace] = WeakValueDictionary()
-
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        trace = current_trace()
-        if trace is None and span.parent is not None:
-            trace = self._traces.get(span.parent.span_id)
-        if trace is not None:
+        """Remember the trace in which the span starts."""
+        if (trace := current_trace()) is not None:
             self._traces[span.get_span_context().span_id] = trace
 
     def on_end(self, span: ReadableSpan) -> None:
+        """Send it, if its trace is still open."""
         context = span.get_span_context()
         trace = self._traces.pop(context.span_id, None) if context is not None else None
-        if trace is not None and not trace.closed:
+        if trace is not None and not trace.closed and self._export is not None:
             self._export.add(span, trace)
 
 
-class AgentOpsExporter(SpanExporter):
+class AgentOpsExporter(OTLPSpanExporter):
     """Sends spans to AgentOps. AgentOps' own exporter does not work with OpenTelemetry 1.45 and later.
 
     Args:
@@ -106,97 +86,58 @@ class AgentOpsExporter(SpanExporter):
     """
 
     def __init__(self, api_key: str, endpoint: str, traces_url: str) -> None:
+        session = requests.Session()
+        session.auth = _TokenAuth(api_key, endpoint + TOKEN_PATH)
+        super().__init__(traces_url, timeout=_REQUEST_SECONDS, compression=Compression.Gzip, session=session)
+
+
+class _TokenAuth(AuthBase):
+    """Adds the token, which is renewed once when it is refused, and takes away what is for other collectors.
+
+    OpenTelemetry's exporter adds the headers of its environment variables, which may have the key of another service.
+    """
+
+    def __init__(self, api_key: str, url: str) -> None:
         self._api_key = api_key
-        self._endpoint = endpoint
-        self._traces_url = traces_url
-        self._session = requests.Session()
-        # Nothing is added to a request: without this, a line of ~/.netrc takes the token's place.
-        self._session.auth = lambda request: request
+        self._url = url
         self._token: str | None = None
-        self._project: str | None = None
-        self._over = threading.Event()
-        self._failure_logged = False
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """See `SpanExporter.export`: at most three tries, and one new token."""
-        try:
-            failure = self._send(spans)
-        except requests.RequestException as exc:
-            # Its text may have the URL, and never a header or a body.
-            failure = f"{type(exc).__name__}: {exc}"
-        if failure is None:
-            self._failure_logged = False
-            return SpanExportResult.SUCCESS
-        # Each batch would say the same.
-        level = logging.DEBUG if self._failure_logged else logging.WARNING
-        self._failure_logged = True
-        logger.log(
-            level,
-            "lightning.agentops_not_reached spans=%d cause=%s; the store has these spans, AgentOps does not",
-            len(spans),
-            hide_in_text(failure),
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        for name in set(request.headers) - _OWN_HEADERS:
+            if name.lower() not in _OWN_HEADERS:
+                del request.headers[name]
+        if self._api_key:
+            self._authorize(request)
+            request.register_hook("response", self._renew)
+        return request
+
+    def _authorize(self, request: requests.PreparedRequest) -> None:
+        if self._token is None:
+            self._token = self._ask_for_token()
+        request.headers["Authorization"] = f"Bearer {self._token}"
+
+    def _renew(self, response: requests.Response, **options: Any) -> requests.Response:
+        if response.status_code not in _UNAUTHORIZED:
+            return response
+        self._token = None
+        request = response.request.copy()
+        self._authorize(request)
+        response.close()
+        again: requests.Response = response.connection.send(request, **options)
+        return again
+
+    def _ask_for_token(self) -> str:
+        answer = requests.post(
+            self._url,
+            json={"api_key": self._api_key},
+            timeout=_REQUEST_SECONDS,
+            allow_redirects=False,
+            auth=lambda request: request,  # without this, a line of ~/.netrc adds a password
         )
-        return SpanExportResult.FAILURE
-
-    def shutdown(self) -> None:
-        """Stop, also in the middle of a pause between two tries."""
-        self._over.set()
-        self._session.close()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing is kept here."""
-        return True
-
-    def _send(self, spans: Sequence[ReadableSpan]) -> str | None:
-        """Send them; return why that cannot be done."""
-        pause = _FIRST_PAUSE_SECONDS
-        failure = None
-        for tried in range(_TRIES):
-            if tried and self._over.wait(pause):
-                break
-            if self._api_key and self._token is None and (failure := self._ask_for_token()) is not None:
-                return failure
-            answer = self._session.post(
-                self._traces_url,
-                data=gzip.compress(self._encoded(spans)),
-                headers=_HEADERS if self._token is None else {**_HEADERS, "Authorization": f"Bearer {self._token}"},
-                timeout=_REQUEST_SECONDS,
-                allow_redirects=False,
-            )
-            if answer.ok:
-                return None
-            failure = f"{self._traces_url} answers {answer.status_code}"
-            if answer.status_code in _UNAUTHORIZED:
-                self._token, pause = None, 0.0  # it has expired
-            elif answer.status_code == _TOO_MANY or answer.status_code >= _SERVER_FAILED:
-                pause *= 2
-            else:
-                return failure
-        return failure or "the tracer was torn down"
-
-    def _ask_for_token(self) -> str | None:
-        url = self._endpoint + TOKEN_PATH
-        answer = self._session.post(
-            url, json={"api_key": self._api_key}, timeout=_REQUEST_SECONDS, allow_redirects=False
-        )
-        if not answer.ok:
-            told = "the key is refused" if answer.status_code in _UNAUTHORIZED else "no token"
-            return f"{url} answers {answer.status_code}: {told}; look at api_key"
-        try:
-            said = answer.json()
-        except ValueError:
-            said = None
+        if answer.status_code in _UNAUTHORIZED:
+            raise requests.RequestException(f"{self._url} refuses the key; look at api_key")
+        answer.raise_for_status()
+        said = answer.json()
         if not isinstance(said, dict) or not isinstance(said.get("token"), str):
-            return f"{url} answers without a token"
-        self._token = said["token"]
-        project = said.get("project_id")
-        self._project = project if isinstance(project, str) else None
-        return None
-
-    def _encoded(self, spans: Sequence[ReadableSpan]) -> bytes:
-        request = encode_spans(spans)
-        if self._project is not None:
-            for group in request.resource_spans:
-                group.resource.attributes.add(key=PROJECT_ID).value.string_value = self._project
-        encoded: bytes = request.SerializeToString()
-        return encoded
+            raise requests.RequestException(f"{self._url} answers without a token")
+        return str(said["token"])

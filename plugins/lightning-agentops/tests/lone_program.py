@@ -30,31 +30,16 @@ import asyncio  # noqa: E402  # what is imported from here on is watched
 import threading  # noqa: E402
 
 import agentops  # noqa: E402
-import anthropic  # noqa: E402, F401  # whole before AgentOps instruments it, which fails in the middle of its import
 import openai  # noqa: E402
 from lightning_agentops import AgentOpsTracer  # noqa: E402
-from lightning_agentops.ingestion import AgentOpsServer  # noqa: E402
-from lightning_agentops.program import repair_exporters  # noqa: E402
 from lightning_proxy.testing import FakeEngine  # noqa: E402
 
 from lightning_core.store import InMemoryLightningStore  # noqa: E402
 
 
-async def main(initialises: str) -> dict[str, list[str]]:
-    store = InMemoryLightningStore()
+async def main(initialises: str) -> list[str]:
     async with FakeEngine(["ok"]) as engine:
-        if initialises != "application":
-            return {"rollouts": await rollouts(store, engine, initialises)}
-        begun = await store.start_rollout({})
-        async with AgentOpsServer(store, key="") as server:
-            os.environ |= server.variables(begun.rollout_id, begun.attempt.attempt_id)
-            await asyncio.to_thread(repair_exporters)
-            await asyncio.to_thread(agentops.init, auto_start_session=False)
-            names = await rollouts(store, engine, initialises)
-            await asyncio.to_thread(application, engine.url)
-            await asyncio.to_thread(agentops.sdk.core.tracer.shutdown)
-        reported = await store.query_spans(begun.rollout_id)
-    return {"rollouts": names, "application": [span.name for span in reported]}
+        return await rollouts(InMemoryLightningStore(), engine, initialises)
 
 
 async def rollouts(store: InMemoryLightningStore, engine: FakeEngine, initialises: str) -> list[str]:
@@ -69,20 +54,11 @@ async def rollouts(store: InMemoryLightningStore, engine: FakeEngine, initialise
                         agentops.init()
                     await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
                 names += [span.name for span in await store.query_spans(begun.rollout_id)]
-            if initialises == "application":
-                await asyncio.to_thread(application, engine.url)
     return names
-
-
-def application(url: str) -> None:
-    """Call a model outside of rollouts, in a span of the application's own."""
-    with agentops.start_trace("of the application"), openai.OpenAI(base_url=url, api_key="k") as client:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
 
 
 if __name__ == "__main__":
     names = asyncio.run(main(sys.argv[1]))
-    core = agentops.sdk.core.tracer
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    told = {"outside": outside, "names": names, "threads": threads, "initialised": core.initialized}
+    told = {"outside": outside, "names": names, "threads": threads}
     print(json.dumps({**told, "files": os.listdir()}))

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from agentops_parts import CHAT
+from lightning_agentops import library
+
+from lightning_core.errors import TracerError
 
 PROGRAM = Path(__file__).parent / "lone_program.py"
 
@@ -34,9 +37,8 @@ def test_nothing_leaves_the_machine_and_nothing_is_left_behind(tmp_path: Path) -
     told = run("nobody", tmp_path, AGENTOPS_API_KEY="11111111-1111-1111-1111-111111111111")
     assert told == {
         "outside": [],
-        "names": {"rollouts": [CHAT, CHAT]},
+        "names": [CHAT, CHAT],
         "threads": [],
-        "initialised": False,
         "files": [],
     }
 
@@ -45,13 +47,10 @@ def test_nothing_leaves_the_machine_and_nothing_is_left_behind(tmp_path: Path) -
 def test_an_agent_that_initialises_agentops_without_a_key_is_recorded_and_reaches_nobody(tmp_path: Path) -> None:
     told = run("agent", tmp_path)
     assert (told["outside"], told["threads"]) == ([], [])
-    assert [name for name in told["names"]["rollouts"] if name == CHAT] == [CHAT, CHAT]
+    assert [name for name in told["names"] if name == CHAT] == [CHAT, CHAT]
 
 
-@pytest.mark.slow
-def test_an_application_that_has_initialised_agentops_goes_on_with_that_outside_of_rollouts(tmp_path: Path) -> None:
-    told = run("application", tmp_path)
-    assert (told["outside"], told["threads"]) == ([], [])
-    assert told["names"]["rollouts"] == [CHAT, CHAT]
-    # Its exporter may send two batches at once.
-    assert sorted(told["names"]["application"]) == ["of the application.session"] * 2 + [CHAT] * 2
+def test_a_program_that_has_initialised_agentops_is_told_to_remove_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.part(library.CORE).tracer, "_initialized", True)
+    with pytest.raises(TracerError, match=r"has called agentops\.init\(\), so its spans go to AgentOps .*; remove"):
+        library.Instrumentation(library.RoutingProvider()).start()

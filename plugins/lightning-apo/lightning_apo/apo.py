@@ -1,8 +1,7 @@
 """Automatic prompt optimisation."""
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,15 @@ from openai import AsyncOpenAI
 
 from lightning_apo.candidate import MEASURED, Result
 from lightning_apo.endpoint import Endpoint
-from lightning_apo.inputs import digest, digest_of_all, split_samples, tuned_prompts
+from lightning_apo.inputs import digest, split_samples
 from lightning_apo.messages import critic_request, editor_request, find_mark
-from lightning_apo.models import Critic, Editor
-from lightning_apo.plan import Options, Plan, as_names, plan_search
+from lightning_apo.models import PromptModel
+from lightning_apo.plan import Options, Plan, plan_search
+from lightning_apo.prompt_search import PromptSearch
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import SEARCH_VERSION, BeamSearch
 from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
-from lightning_core.algorithm import Algorithm
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, InvalidInput, NoBestYet, NoRewards
 from lightning_core.types import Dataset, NamedResources, PromptTemplate
@@ -26,13 +25,13 @@ from lightning_core.types import Dataset, NamedResources, PromptTemplate
 logger = logging.getLogger(__name__)
 
 
-class APO(Algorithm):
+class APO(PromptSearch[Options, Plan]):
     """Improves prompts with textual gradients and beam search.
 
     In each round every prompt of the beam is tried on training samples, a model says what is wrong with it, and
     another one edits it accordingly, and edits its edits. All edits and the beam race on validation samples, and the
-    best of all prompts are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`,
-    `Critic` and `Editor` say where this differs.
+    best of all prompts are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`
+    and `PromptModel` say where this differs.
 
     The prompts are the `PromptTemplate`s of the initial resources. Edits keep their engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
@@ -94,6 +93,7 @@ class APO(Algorithm):
     """
 
     reads_older_steps = True
+    called = "apo"
 
     @deprecated(without_effect={"_poml_trace": "requests are not written in POML; spans and the log have them"})
     def __init__(
@@ -119,41 +119,19 @@ class APO(Algorithm):
         base_url: str | None = None,
         api_key: str | None = None,
     ) -> None:
+        given = locals()
         models = {"gradient_model": gradient_model, "apply_edit_model": apply_edit_model}
-        self._endpoint = Endpoint("apo", models, async_openai_client, base_url=base_url, api_key=api_key)
-        self._options = Options(
-            gradient_model=gradient_model,
-            apply_edit_model=apply_edit_model,
-            diversity_temperature=diversity_temperature,
-            gradient_batch_size=gradient_batch_size,
-            val_batch_size=val_batch_size,
-            beam_width=beam_width,
-            branch_factor=branch_factor,
-            beam_rounds=beam_rounds,
-            rollout_batch_timeout=rollout_batch_timeout,
-            run_initial_validation=run_initial_validation,
-            seed=seed,
-            prompt_names=as_names(prompt_names),
-            jointly=jointly,
-            max_rollouts=max_rollouts,
+        super().__init__(
+            Endpoint("apo", models, async_openai_client, base_url=base_url, api_key=api_key),
+            Options(**{name: given[name] for name in Options.model_fields}),
         )
         self._critic_request = critic_request(critic_template)
         self._editor_request = editor_request(editor_template)
         self._result: Result | None = None
 
-    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
-        """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
-
-        The prompts are those of the initial resources; without them, one is taken for granted.
-
-        Raises:
-            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
-        """
-        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
-        resources = self.get_initial_resources()
-        n_prompts = 1 if resources is None else len(self._tuned_prompts(resources))
-        train, val = split_samples(train_dataset, val_dataset, algorithm="apo")
-        return plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=n_prompts)
+    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> Plan:
+        """See `PromptSearch.plan_for`."""
+        return plan_search(self._options, n_train=n_train, n_val=n_val, n_prompts=n_prompts)
 
     def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
         """Return the best prompt so far; after a run, the best of the run.
@@ -205,7 +183,16 @@ class APO(Algorithm):
                 "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too", left_out
             )
         logger.info("lightning.apo_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
-        about, proxy = self._about(prompts, train, val), self.get_llm_proxy()
+        proxy, templates = self.get_llm_proxy(), (self._critic_request.source, self._editor_request.source)
+        about = self._about(
+            prompts,
+            train,
+            val,
+            n_train=len(train),
+            n_val=len(val),
+            search=SEARCH_VERSION,
+            **dict(zip(("critic_template", "editor_template"), map(digest, templates), strict=True)),
+        )
         saved = await SavedSearch.open(self.get_store(), about, counts_calls=not self._endpoint.is_behind(proxy))
         trials = Trials(
             self.get_store(),
@@ -221,12 +208,8 @@ class APO(Algorithm):
                 options=self._options,
                 prompts=prompts,
                 trials=trials,
-                critic=Critic(
-                    client, model=self._options.gradient_model, temperature=temperature, request=self._critic_request
-                ),
-                editor=Editor(
-                    client, model=self._options.apply_edit_model, temperature=temperature, request=self._editor_request
-                ),
+                critic=PromptModel(client, self._options.gradient_model, temperature, self._critic_request),
+                editor=PromptModel(client, self._options.apply_edit_model, temperature, self._editor_request),
                 adapter=adapter,
                 saved=saved,
                 train=train,
@@ -240,12 +223,8 @@ class APO(Algorithm):
                 raise
         await saved.end()
 
-    def check_access(self) -> None:
-        """See `Algorithm.check_access`."""
-        self._endpoint.check_access(self.get_llm_proxy())
-
     def _tuned_prompts(self, resources: NamedResources) -> dict[str, PromptTemplate]:
-        tuned = tuned_prompts(resources, self._options.prompt_names, algorithm="apo")
+        tuned = super()._tuned_prompts(resources)
         for name, prompt in tuned.items():
             if mark := find_mark(prompt.template):
                 raise InvalidInput(
@@ -276,14 +255,3 @@ class APO(Algorithm):
         # What cannot be said of this best prompt must not stay from an earlier one.
         metrics = {**dict.fromkeys(MEASURED), **search.metrics}
         self.report(metrics, step=step, best_resources=search.best.resources)
-
-    def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
-        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
-        about = self._options.as_dict()
-        about |= {"n_train": len(train), "n_val": len(val), "search": SEARCH_VERSION}
-        about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
-        about["critic_template"] = digest(self._critic_request.source)
-        about["editor_template"] = digest(self._editor_request.source)
-        about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
-        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
-        return cleaned

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
-from lightning_apo.models import Answer, ModelFailed, why_unusable
+from lightning_apo.models import Answer, ModelFailed, unwrapped, why_unusable
 from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch
@@ -151,7 +151,9 @@ class Growth:
 
         async def criticise() -> Answer:
             async with self._models:
-                return await tools.critic.criticise(reviewed, experiments, other_prompts=others, seed=seed)
+                return await tools.critic.write(
+                    prompts=reviewed, experiments=experiments, other_prompts=others, seed=seed
+                )
 
         tools.counts["critic_calls"] += 1
         return tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
@@ -165,7 +167,10 @@ class Growth:
             beside = [prompt for other, prompt in shown.items() if other != name]
             seed = seed_of("edit", *key, name)
             async with self._models:
-                return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
+                answer = await tools.editor.write(
+                    prompt=shown[name], critique=critique, other_prompts=beside, seed=seed
+                )
+            return answer._replace(text=unwrapped(answer.text))
 
         # Failures are not saved: after a resume there may be another parent in this place, or another critique.
         asked = seed_of(critique, *key_of(parent))

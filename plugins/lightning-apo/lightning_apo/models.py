@@ -1,13 +1,11 @@
-"""The models that improve prompts: the critic, and the editor."""
+"""The models that improve prompts: one criticises, one edits."""
 
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from openai import AsyncOpenAI
 
-from lightning_apo.experiment import Experiment
-from lightning_apo.messages import Request, ShownPrompt, find_mark
+from lightning_apo.messages import Request, find_mark
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate
 
@@ -84,77 +82,44 @@ def _count(usage: Any, name: str) -> int:
     return number if type(number) is int and number > 0 else 0
 
 
-class Critic:
-    """Asks a model to criticise prompts.
+class PromptModel:
+    """Asks a model to criticise prompts, or to edit one as a critique says.
 
-    This is the gradient of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There the model sees wrong
-    predictions only; here it sees runs of any reward, with what the agent and its models said and did in them.
+    These are the gradient and the edit of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There the model sees
+    wrong predictions only; here it sees runs of any reward, with what the agent and its models said and did in them.
+    There each gradient gives several edits, and each edit several paraphrases; here a critique gives several edits,
+    and edits of these.
+
+    Args:
+        client: Asks it.
+        model: The model.
+        temperature: Its temperature.
+        request: What it is asked.
     """
 
-    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:
+    def __init__(self, client: AsyncOpenAI, model: str, temperature: float, request: Request) -> None:
         self._client = client
         self._model = model
         self._temperature = temperature
         self._request = request
 
-    async def criticise(
-        self,
-        prompts: Sequence[ShownPrompt],
-        experiments: Sequence[Experiment],
-        *,
-        other_prompts: Sequence[ShownPrompt] = (),
-        seed: int,
-    ) -> Answer:
-        """Return a critique.
+    async def write(self, *, seed: int, **about: Any) -> Answer:
+        """Return what the model said, without white space around it.
 
         Args:
-            prompts: Those to criticise.
-            experiments: Runs with them.
-            other_prompts: What else the agent uses.
             seed: Sent along, so that an endpoint that honours it gives the same answer again.
+            about: What the request shows: `prompts` and `experiments`, or `prompt` and `critique`; and `other_prompts`.
 
         Raises:
             ModelFailed: When the model gave no answer that can be used.
         """
-        text = self._request.fill_in(prompts=prompts, other_prompts=other_prompts, experiments=experiments)
+        text = self._request.fill_in(**about)
         answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
         return answer._replace(text=answer.text.strip())
 
 
 _FENCED = re.compile(r"(`{3,})[^\n`]*\n(.*)\n\1", re.DOTALL)
 _MARKED = re.compile(r"<prompt_template>(.*)</prompt_template>", re.DOTALL)
-
-
-class Editor:
-    """Asks a model to edit prompts as a critique says.
-
-    This is the edit of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There each gradient gives several edits,
-    and each edit several paraphrases; here a critique gives several edits, and edits of these.
-    """
-
-    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:
-        self._client = client
-        self._model = model
-        self._temperature = temperature
-        self._request = request
-
-    async def rewrite(
-        self, prompt: ShownPrompt, critique: str, *, other_prompts: Sequence[ShownPrompt] = (), seed: int
-    ) -> Answer:
-        """Return the text of a new template, as an answer. Whether it can be used is for `why_unusable` to say.
-
-        Args:
-            prompt: The prompt.
-            critique: What is wrong with it, or with all prompts.
-            other_prompts: What else the agent uses.
-            seed: Sent along, so that an endpoint that honours it gives the same answer again.
-
-        Raises:
-            ModelFailed: When the model gave no answer that can be used.
-        """
-        text = self._request.fill_in(prompt=prompt, other_prompts=other_prompts, critique=critique)
-        answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
-        return answer._replace(text=unwrapped(answer.text))
 
 
 def unwrapped(answer: str) -> str:

@@ -1,62 +1,33 @@
 """What a search may cost, before it starts."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pydantic import Field
+
+from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, Temperature
 from lightning_core.errors import InvalidInput
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `APO`, which says what they mean.
+class Options(SearchOptions):
+    """The options of `APO`, which says what they mean."""
 
-    Raises:
-        ValueError: Names the option that has a value it cannot have.
-    """
-
-    gradient_model: str
-    apply_edit_model: str
-    diversity_temperature: float
-    gradient_batch_size: int
-    val_batch_size: int
-    beam_width: int
-    branch_factor: int
-    beam_rounds: int
-    rollout_batch_timeout: float
-    run_initial_validation: bool
-    seed: int
-    prompt_names: tuple[str, ...] | None = None
-    jointly: bool = False
-    max_rollouts: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("gradient_model", "apply_edit_model"):
-            _check(self, name, lambda value: isinstance(value, str) and value.strip(), "the name of a model")
-        for name in ("gradient_batch_size", "val_batch_size", "beam_width", "branch_factor", "beam_rounds"):
-            _check(self, name, lambda value: _is_integer(value) and value >= 1, "an integer of at least 1")
-        _check(self, "diversity_temperature", lambda value: _is_finite(value) and value >= 0, "a number of at least 0")
-        _check(self, "rollout_batch_timeout", lambda value: _is_finite(value) and value > 0, "more than 0 seconds")
-        _check(
-            self,
-            "max_rollouts",
-            lambda value: value is None or (_is_integer(value) and value >= 1),
-            "an integer of at least 1, or none for as many as the other options take",
-        )
-        for name in ("run_initial_validation", "jointly"):
-            _check(self, name, lambda value: isinstance(value, bool), "true or false")
-        _check(
-            self,
-            "prompt_names",
-            lambda value: value is None or (isinstance(value, tuple) and value and all(map(_is_text, value))),
-            "a list of names of prompts, or none for all of them",
-        )
-        _check(self, "seed", _is_integer, "an integer")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of them by name."""
-        return asdict(self)
+    gradient_model: Model
+    apply_edit_model: Model
+    diversity_temperature: Temperature
+    gradient_batch_size: Count
+    val_batch_size: Count
+    beam_width: Count
+    branch_factor: Count
+    beam_rounds: Count
+    rollout_batch_timeout: float = Field(gt=0, description="more than 0 seconds")
+    run_initial_validation: Flag
+    seed: Integer
+    prompt_names: PromptNames = None
+    jointly: Flag = False
+    max_rollouts: int | None = Field(
+        None, ge=1, description="an integer of at least 1, or none for as many as the other options take"
+    )
 
     def rounds(self, n_prompts: int) -> int:
         """How many rounds there are for so many prompts."""
@@ -65,29 +36,6 @@ class Options:
     def edited_in(self, round_number: int, names: Sequence[str]) -> list[str]:
         """Which prompts are edited in a round, the first of which is 1: all of them, or each in its turn."""
         return list(names) if self.jointly else [names[(round_number - 1) % len(names)]]
-
-
-def as_names(names: Any) -> Any:
-    """Return names as a tuple; anything else stays as it is, for `Options` to refuse."""
-    return tuple(names) if isinstance(names, list | tuple) else names
-
-
-def _check(options: Options, name: str, is_right: Callable[[Any], object], what: str) -> None:
-    value = getattr(options, name)
-    if not is_right(value):
-        raise ValueError(f"{name} is {value!r}; it has to be {what}")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)

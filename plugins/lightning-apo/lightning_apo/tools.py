@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.messages import ShownPrompt
-from lightning_apo.models import Answer, Critic, Editor
+from lightning_apo.models import Answer, PromptModel
 from lightning_apo.plan import Options
 from lightning_apo.saved import SavedSearch
 from lightning_core.adapter import TraceToMessages
@@ -137,8 +137,8 @@ class Tools:
     prompts: Mapping[str, PromptTemplate]
     """The first prompts by name, those that are tuned."""
     trials: Trials
-    critic: Critic
-    editor: Editor
+    critic: PromptModel
+    editor: PromptModel
     adapter: TraceToMessages
     saved: SavedSearch
     train: Dataset[TaskInput]

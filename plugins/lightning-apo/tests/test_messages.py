@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 from lightning_apo.experiment import MAX_CHARACTERS, Experiment
 from lightning_apo.messages import ShownPrompt, critic_request, editor_request
-from lightning_apo.models import Critic, Editor, ModelFailed, ask
+from lightning_apo.models import ModelFailed, PromptModel, ask
 from toy_models import CRITIQUE, TEMPLATE, ToyModels
 
 from lightning_core.algorithm import RolloutOutcome
@@ -25,16 +25,16 @@ def experiment(task: Any = "What is 1 + 1?", *messages: str, reward: float | Non
 
 async def critic_text(models: ToyModels, *experiments: Experiment, template: str | None = None) -> str:
     async with models.client() as client:
-        critic = Critic(client, model="critic", temperature=0.5, request=critic_request(template))
-        await critic.criticise([ShownPrompt.of("main", PROMPT)], experiments, seed=3)
+        critic = PromptModel(client, "critic", 0.5, critic_request(template))
+        await critic.write(prompts=[ShownPrompt.of("main", PROMPT)], experiments=experiments, other_prompts=(), seed=3)
     [text] = models.texts("critic")
     return text
 
 
 async def editor_text(models: ToyModels, prompt: PromptTemplate, critique: str) -> str:
     async with models.client() as client:
-        editor = Editor(client, model="editor", temperature=0.5, request=editor_request())
-        await editor.rewrite(ShownPrompt.of("main", prompt), critique, seed=3)
+        editor = PromptModel(client, "editor", 0.5, editor_request())
+        await editor.write(prompt=ShownPrompt.of("main", prompt), critique=critique, other_prompts=(), seed=3)
     [text] = models.texts("editor")
     return text
 

@@ -12,24 +12,22 @@ and answers give the same search:
     gepa.get_result().best_prompts["main_prompt"].template
 """
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from lightning_apo.candidate import Result
 from lightning_apo.endpoint import Endpoint
-from lightning_apo.inputs import digest_of_all, split_samples, tuned_prompts
-from lightning_apo.plan import as_names
+from lightning_apo.inputs import split_samples
+from lightning_apo.prompt_search import PromptSearch
 from lightning_apo.saved import SavedSearch
 from lightning_apo.tools import Trials
 from openai import AsyncOpenAI
 
 from lightning_core.adapter import TraceToMessages
-from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError
-from lightning_core.types import Dataset, PromptTemplate
+from lightning_core.types import Dataset
 from lightning_gepa.driver import optimize
 from lightning_gepa.options import Options, Plan
 from lightning_gepa.portal import Portal, run_in_thread
@@ -38,7 +36,7 @@ from lightning_gepa.search import LimitReached, Search
 logger = logging.getLogger(__name__)
 
 
-class GEPA(Algorithm):
+class GEPA(PromptSearch[Options, Plan]):
     """Improves prompts by reflective evolution, with the package `gepa`.
 
     In each iteration a prompt of the pool is tried on a few training samples, a model reads how it went and rewrites
@@ -98,6 +96,7 @@ class GEPA(Algorithm):
     """
 
     reads_older_steps = True
+    called = "gepa"
 
     def __init__(
         self,
@@ -119,39 +118,17 @@ class GEPA(Algorithm):
         base_url: str | None = None,
         api_key: str | None = None,
     ) -> None:
+        given = locals()
         models = {"reflection_lm": reflection_lm}
-        self._endpoint = Endpoint("gepa", models, async_openai_client, base_url=base_url, api_key=api_key)
-        self._options = Options(
-            reflection_lm=reflection_lm,
-            temperature=temperature,
-            max_metric_calls=max_metric_calls,
-            reflection_minibatch_size=reflection_minibatch_size,
-            candidate_selection_strategy=candidate_selection_strategy,
-            module_selector=module_selector,
-            n_proposals=n_proposals,
-            use_merge=use_merge,
-            max_merge_invocations=max_merge_invocations,
-            perfect_score=perfect_score,
-            failure_score=failure_score,
-            seed=seed,
-            prompt_names=as_names(prompt_names),
+        super().__init__(
+            Endpoint("gepa", models, async_openai_client, base_url=base_url, api_key=api_key),
+            Options(**{name: given[name] for name in Options.model_fields}),
         )
         self._search: Search | None = None
 
-    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
-        """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
-
-        The prompts are those of the initial resources; without them, one is taken for granted.
-
-        Raises:
-            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
-        """
-        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
-        resources = self.get_initial_resources()
-        names = self._options.prompt_names
-        n_prompts = 1 if resources is None else len(tuned_prompts(resources, names, algorithm="gepa"))
-        _, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
-        return self._options.plan(n_val=len(val), n_prompts=n_prompts)
+    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> Plan:
+        """See `PromptSearch.plan_for`."""
+        return self._options.plan(n_val=n_val, n_prompts=n_prompts)
 
     def get_result(self) -> Result:
         """Return how the last run stands: the best prompts, how good they are and how sure that is, all candidates.
@@ -178,7 +155,7 @@ class GEPA(Algorithm):
             NoRewards: When the first prompts give no reward.
         """
         store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
-        prompts = tuned_prompts(resources, self._options.prompt_names, algorithm="gepa")
+        prompts = self._tuned_prompts(resources)
         plan = self.plan(train_dataset, val_dataset)
         train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
         level = logging.WARNING if plan.is_too_small else logging.INFO
@@ -214,21 +191,9 @@ class GEPA(Algorithm):
         logger.info("lightning.gepa_ended best=%d: %s", search.best.number, search.result)
         await saved.end()
 
-    def check_access(self) -> None:
-        """See `Algorithm.check_access`."""
-        self._endpoint.check_access(self.get_llm_proxy())
-
     def _optimize(self, search: Search, portal: Portal) -> None:
         optimize(search, portal, partial(self._tell, search))
 
     def _tell(self, search: Search, step: int | None) -> None:
         assert search.best is not None
         self.report(search.metrics, step=step, best_resources=search.best.resources)
-
-    def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
-        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
-        about = self._options.as_dict()
-        about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
-        about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
-        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
-        return cleaned

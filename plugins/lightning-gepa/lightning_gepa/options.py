@@ -1,61 +1,37 @@
 """The options of a search, and the most that it does."""
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, Temperature
+from pydantic import Field
 
 from lightning_core.errors import InvalidInput
 from lightning_core.texts import counted
 
-SELECTORS = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
-MODULE_SELECTORS = ("round_robin", "all")
+Selector = Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"]
+ModuleSelector = Literal["round_robin", "all"]
 
 FEW = 3
 """A search that can try fewer accepted proposals is said to be too small."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `GEPA`, which says what they mean.
+class Options(SearchOptions):
+    """The options of `GEPA`, which says what they mean."""
 
-    Raises:
-        ValueError: Names the option that has a value it cannot have.
-    """
-
-    reflection_lm: str
-    temperature: float
-    max_metric_calls: int
-    reflection_minibatch_size: int
-    candidate_selection_strategy: str
-    module_selector: str
-    n_proposals: int
-    use_merge: bool
-    max_merge_invocations: int
-    perfect_score: float | None
-    failure_score: float
-    seed: int
-    prompt_names: tuple[str, ...] | None
-
-    def __post_init__(self) -> None:
-        names = self.prompt_names
-        self._check("reflection_lm", _is_text(self.reflection_lm), "the name of a model")
-        self._check("temperature", _is_finite(self.temperature) and self.temperature >= 0, "a number of at least 0")
-        for name in ("max_metric_calls", "reflection_minibatch_size", "n_proposals", "max_merge_invocations"):
-            value = getattr(self, name)
-            self._check(name, _is_integer(value) and value >= 1, "an integer of at least 1")
-        self._check("candidate_selection_strategy", self.candidate_selection_strategy in SELECTORS, _one_of(SELECTORS))
-        self._check("module_selector", self.module_selector in MODULE_SELECTORS, _one_of(MODULE_SELECTORS))
-        self._check("use_merge", isinstance(self.use_merge, bool), "true or false")
-        is_score = self.perfect_score is None or _is_finite(self.perfect_score)
-        self._check("perfect_score", is_score, "the highest reward that there is, or none if there is no such")
-        self._check("failure_score", _is_finite(self.failure_score), "a number")
-        self._check("seed", _is_integer(self.seed), "an integer")
-        are_names = names is None or (isinstance(names, tuple) and bool(names) and all(map(_is_text, names)))
-        self._check("prompt_names", are_names, "a list of names of prompts, or none for all of them")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of them by name."""
-        return asdict(self)
+    reflection_lm: Model
+    temperature: Temperature
+    max_metric_calls: Count
+    reflection_minibatch_size: Count
+    candidate_selection_strategy: Selector = Field(description=f"one of {', '.join(get_args(Selector))}")
+    module_selector: ModuleSelector = Field(description=f"one of {', '.join(get_args(ModuleSelector))}")
+    n_proposals: Count
+    use_merge: Flag
+    max_merge_invocations: Count
+    perfect_score: float | None = Field(description="the highest reward that there is, or none if there is no such")
+    failure_score: float = Field(description="a number")
+    seed: Integer
+    prompt_names: PromptNames
 
     def plan(self, *, n_val: int, n_prompts: int) -> "Plan":
         """Count the most that a search can do.
@@ -79,10 +55,6 @@ class Options:
             accepted=(self.max_metric_calls - n_val) // least,
             wanted=n_val + FEW * least,
         )
-
-    def _check(self, name: str, is_right: object, what: str) -> None:
-        if not is_right:
-            raise ValueError(f"{name} is {getattr(self, name)!r}; it has to be {what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +83,3 @@ class Plan:
                 f"max_metric_calls to {self.wanted}, or give fewer validation samples"
             )
         return words
-
-
-def _one_of(names: tuple[str, ...]) -> str:
-    return f"one of {', '.join(names)}"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -75,8 +75,8 @@ _TRACKERS = ("prometheus", "console")
     "--tracker",
     multiple=True,
     type=click.Choice(_TRACKERS),
-    help="What else gets the counts of GET /metrics: console writes a line of them from time to time. Prometheus "
-    "always reads them.",
+    help="What else gets the counts of GET /metrics: console, which is in lightning-legacy, writes a line of them from "
+    "time to time. Prometheus always reads them.",
 )
 @click.pass_context
 def store(
@@ -113,6 +113,7 @@ def store(
         return
     # Imported here, so that listing the commands stays fast.
     import gc
+    import importlib
     import sys
 
     import uvloop
@@ -123,7 +124,7 @@ def store(
     from lightning_core.store.run_end import note_served, served_run
     from lightning_core.store.tracking import MetricsBackend
     from lightning_http.listener import resolve
-    from lightning_http.metrics import ConsoleMetricsBackend, MultiMetricsBackend, PrometheusMetricsBackend
+    from lightning_http.metrics import PrometheusMetricsBackend
     from lightning_http.server import LightningStoreServer
 
     for name, given, kind in (
@@ -154,7 +155,8 @@ def store(
 
     counts: MetricsBackend = PrometheusMetricsBackend()
     if "console" in tracker:
-        counts = MultiMetricsBackend([counts, ConsoleMetricsBackend(write=_tell)])
+        former = importlib.import_module("lightning_core.utils.metrics")  # of lightning-legacy
+        counts = former.MultiMetricsBackend([counts, former.ConsoleMetricsBackend(write=_tell)])
     defaults["tracker"] = counts
 
     async def serve() -> None:
@@ -445,62 +447,3 @@ def worker(
         click.echo(str(exc))
         return
     click.echo("the run has ended")
-
-
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. There is no key.")
-@click.option("--port", default=4748, show_default=True, help="The port.")
-@click.option("--metrics-path", default="/v1/prometheus", show_default=True, help="The path of the page.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-    default="WARNING",
-    show_default=True,
-    help="The least level of the logs to show.",
-)
-@click.option("--access-log", is_flag=True, help="Log each request, at level INFO.")
-def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_log: bool) -> None:
-    """Serve what other processes count for Prometheus.
-
-    They and this command have the same folder in PROMETHEUS_MULTIPROC_DIR, which is empty at first. Counters and
-    histograms are shared through it; how a store stands is at GET /metrics of its server alone.
-
-    \b
-    Example:
-      export PROMETHEUS_MULTIPROC_DIR=/tmp/metrics
-      agl serve store &
-      agl prometheus --port 4748
-    """
-    # Imported here, so that listing the commands stays fast.
-    import os
-
-    import uvicorn
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-
-    from lightning_http.listener import bind
-    from lightning_http.metrics import MULTIPROCESS_VARIABLE, get_prometheus_registry, make_shared_folder
-
-    folder = os.environ.get(MULTIPROCESS_VARIABLE)
-    if not folder:
-        raise ConfigError(f"{MULTIPROCESS_VARIABLE} is not set; name the folder in which the processes count")
-    path = metrics_path.rstrip("/")
-    if not path.startswith("/"):
-        raise ConfigError(f"--metrics-path is {metrics_path!r}; it is a path below /, such as /v1/prometheus")
-    make_shared_folder()
-
-    def page(request: "Request") -> Response:
-        return Response(generate_latest(get_prometheus_registry()), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    routes = [Route(path, page), Route(f"{path}/", page), Route("/health", health)]
-    config = uvicorn.Config(Starlette(routes=routes), log_level=log_level.lower(), access_log=access_log)
-    with bind(host, port) as bound:
-        bound.listen()
-        click.echo(f"metrics of {folder} at http://{host}:{bound.getsockname()[1]}{path}")
-        uvicorn.Server(config).run(sockets=[bound])

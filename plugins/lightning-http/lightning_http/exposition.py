@@ -14,10 +14,7 @@ from lightning_core.store.base import LightningStore, LightningStoreStatistics
 from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, counting
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
-from lightning_http.metrics import (
-    PrometheusMetricsBackend,
-    get_prometheus_registry,
-)
+from lightning_http.metrics import PrometheusMetricsBackend
 
 _LABELS = ("path", "method", "status")
 
@@ -84,36 +81,28 @@ class Metrics:
                     self._statistics = await store.statistics()
                     took = time.monotonic() - began
                     self._count_again = began + (took * SELDOM if took > SLOW_SECONDS else 0.0)
-        standing_now = _standing(self._statistics, workers, time.time())
-        standing = CollectorRegistry()
-        standing.register(_Now(_families([("agl_http_in_flight", {}, self._in_flight), *standing_now])))
-        if not self._tracker.has_prometheus():
-            return generate_latest(standing)
-        return generate_latest(getattr(self._tracker, "registry", None) or get_prometheus_registry()) + generate_latest(
-            standing
-        )
-
-
-class _Now(Collector):
-    """Gauges that are made for one page."""
-
-    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
-        self._families = tuple(families)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        return iter(self._families)
+        standing = _standing(self._statistics, workers, time.time())
+        now = generate_latest(_Now([("agl_http_in_flight", {}, self._in_flight), *standing]))
+        counted = getattr(self._tracker, "registry", None)
+        return now if counted is None else generate_latest(counted) + now
 
 
 _Value = tuple[str, Mapping[str, str], float]
 """A metric, its labels, and its value."""
 
 
-def _families(values: Iterable[_Value]) -> Iterable[GaugeMetricFamily]:
-    families: dict[str, GaugeMetricFamily] = {}
-    for name, labels, value in values:
-        family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
-        family.add_metric(tuple(labels.values()), value)
-    return families.values()
+class _Now(Collector):
+    """The gauges of one page."""
+
+    def __init__(self, values: Iterable[_Value]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for name, labels, value in self._values:
+            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
+            family.add_metric(tuple(labels.values()), value)
+        return families.values()
 
 
 _ABOUT = {

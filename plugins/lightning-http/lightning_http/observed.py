@@ -11,7 +11,7 @@ from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
 from lightning_core.store.threaded import ForwardingStore
-from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, PaginatedResult, Rollout
+from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -249,17 +249,13 @@ class _Follower:
     def __init__(self, store: LightningStore, observer: RolloutObserver) -> None:
         self._store = store
         self._observer = observer
-        self._ended = 0
-        """How many rollouts had ended at the last look."""
         self._known: set[str] = set()
-        """Of these, those that the observer knows of, and the newest ones that had ended before."""
+        """The rollouts that have ended and that the observer knows of, and the newest ones that had ended before."""
         self._running: dict[str, str] = {}
         """The rollouts of the attempts that ran at the last look."""
 
     async def begin(self) -> None:
-        self._ended = (await self._store.query_rollouts(status_in=tuple(ENDED), limit=1)).total
-        newest = await self._newest()
-        self._ended, self._known = newest.total, {each.rollout_id for each in newest}
+        self._known = {each.rollout_id for each in await self._ended(2 * OVERLAP)}
 
     async def run(self, is_over: asyncio.Event) -> None:
         """Look at intervals, and once more when it is over."""
@@ -288,30 +284,34 @@ class _Follower:
             if attempt_id not in self._running:
                 self._running[attempt_id] = rollout.rollout_id
                 await self._observer.began(rollout)
-        newest = await self._newest()
-        for each in reversed(newest):
+        for each in reversed(await self._newest()):
             if each.rollout_id not in self._known:
                 await self._tell(each)
                 self._known.add(each.rollout_id)
-        self._ended = newest.total
         for attempt_id, rollout_id in list(self._running.items()):
             if attempt_id not in running:
                 await self._tell_of_attempt(rollout_id, attempt_id)
 
-    async def _newest(self) -> PaginatedResult[Rollout]:
+    async def _newest(self) -> Sequence[Rollout]:
         """Return those that have ended since the last look, and a few more: some are written later than they ended.
 
         The newest are the first: what a store has to skip, it may have to look at.
         """
         limit = 2 * OVERLAP
         while True:
-            page = await self._store.query_rollouts(
-                status_in=tuple(ENDED), sort_by="end_time", sort_order="desc", limit=limit
-            )
-            wanted = page.total - self._ended + OVERLAP
-            if wanted <= limit:
+            page, known = await self._ended(limit), 0
+            for number, each in enumerate(page, start=1):
+                known = known + 1 if each.rollout_id in self._known else 0
+                if known == OVERLAP:
+                    return page[:number]
+            if len(page) < limit:
                 return page
-            limit = wanted + OVERLAP
+            limit *= 2
+
+    async def _ended(self, limit: int) -> Sequence[Rollout]:
+        return await self._store.query_rollouts(
+            status_in=tuple(ENDED), sort_by="end_time", sort_order="desc", limit=limit
+        )
 
     async def _tell(self, rollout: Rollout) -> None:
         """Tell of the attempt by which a rollout ended, unless no worker ever executed it."""

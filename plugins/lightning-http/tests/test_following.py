@@ -65,6 +65,18 @@ async def test_what_has_ended_in_the_block_is_told_once_at_its_end_at_the_latest
     assert notes.taken == ["0 1 succeeded", "1 1 failed", "2 1 succeeded"]
 
 
+async def test_many_that_end_between_two_looks_are_all_told_once(notes: Notes):
+    store = InMemoryLightningStore()
+    for number in range(250):
+        await store.enqueue_rollout(f"before {number}")
+        await end(store, await claim(store))
+    async with following(store, notes):
+        for number in range(450):
+            await store.enqueue_rollout(number)
+            await end(store, await claim(store))
+    assert notes.taken == [f"{number} 1 succeeded" for number in range(450)]
+
+
 async def test_what_runs_and_what_is_retried_is_told_while_it_goes_on(notes: Notes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(following_module, "LOOK_SECONDS", 0.01)
     store = InMemoryLightningStore()

@@ -3,22 +3,18 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 from lightning_core.utils.metrics import (
     ConsoleMetricsBackend,
-    MultiMetricsBackend,
     PrometheusMetricsBackend,
     tracked,
 )
-from lightning_http import LightningStoreClient, LightningStoreServer, exposition
+from lightning_http import LightningStoreServer, exposition
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from test_store_command import environment, serving
 
 from lightning_core.emitter import emit_reward
 from lightning_core.store import InMemoryLightningStore
@@ -165,32 +161,15 @@ async def test_the_dashboard_asks_for_what_there_is(counted):
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
 
 
-async def test_the_console_tells_rates_and_percentiles_of_its_window():
-    lines, now = list[str](), [100.0]
-    console = ConsoleMetricsBackend(20.0, 10.0, write=lines.append, clock=lambda: now[0])
-    backend = MultiMetricsBackend([console])
-    backend.register_counter("calls", ("method", "status"), group_level=1)
-    backend.register_histogram("seconds", ("method",))
-    for number in range(1, 21):
-        now[0] += 1
-        await backend.inc_counter("calls", 2, {"method": "get", "status": str(number % 2)})
-        await backend.observe_histogram("seconds", number, {"method": "get"})
-    assert not backend.has_prometheus()
-    assert lines == [
-        "calls{method=get} 2/s  seconds p50=5 p95=9 p99=9",
-        "calls{method=get} 2/s  seconds p50=10 p95=19 p99=19",
-    ]
-
-
-@pytest.mark.parametrize("backend", [ConsoleMetricsBackend(), PrometheusMetricsBackend(CollectorRegistry())])
-async def test_a_metric_is_registered_once_and_used_with_its_labels(backend):
+async def test_a_metric_is_registered_once_and_used_with_its_labels():
+    backend = PrometheusMetricsBackend(CollectorRegistry())
     backend.register_counter("agl.some.total", ["kind"])
     backend.register_counter("agl.some.total", ["kind"])
-    with pytest.raises(ValueError, match="registered as a counter with the labels"):
+    with pytest.raises(ValueError, match=r"'agl\.some\.total' is registered as"):
         backend.register_histogram("agl.some.total", ["kind"])
     with pytest.raises(ValueError, match=r"'agl\.other' is not a registered counter"):
         await backend.inc_counter("agl.other")
-    with pytest.raises(ValueError, match=r"has the labels \('kind',\); got \('sort',\)"):
+    with pytest.raises(ValueError, match="Incorrect label names"):
         await backend.inc_counter("agl.some.total", labels={"sort": "a"})
 
 
@@ -210,27 +189,3 @@ async def test_a_tracked_method_is_counted_with_how_it_ended():
     counts = read_page(generate_latest(Shop.tracker.registry))
     for status in ("OK", "ZeroDivisionError"):
         assert counts[f"agl_store_total{{method=sell, status={status}, store_pubmeth=sell}}"] == 1
-
-
-def test_counts_of_a_store_are_served_by_a_process_of_their_own(tmp_path):
-    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "counts")}
-    with serving("--tracker", "prometheus", "console", **shared) as (_, url):
-
-        async def use() -> None:
-            async with LightningStoreClient(url) as client:
-                await client.enqueue_rollout("a")
-
-        asyncio.run(use())
-        command = [sys.executable, "-W", "error", "-m", "lightning_core", "prometheus", "--port", "0"]
-        exporter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(**shared))
-        try:
-            address = exporter.stdout.readline().split()[-1]
-            there = scrape(address)
-        finally:
-            exporter.kill()
-            exporter.communicate()
-    assert {name: there.get(name) for name in (ENQUEUED, ANSWERED)} == {ENQUEUED: 1, ANSWERED: 1}
-
-
-ENQUEUED = "agl_store_total{method=enqueue_many_rollouts, status=OK, store_pubmeth=enqueue_many_rollouts}"
-ANSWERED = "agl_http_latency_count{method=POST, path=/v1/agl/queues/rollouts/enqueue, status=201}"

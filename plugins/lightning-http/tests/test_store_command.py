@@ -58,7 +58,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_it_serves_until_it_is_told_to_stop():
-    with serving("--run", "run-7") as (process, url):
+    with serving("--run", "run-7", "--tracker", "prometheus", "console") as (process, url):
 
         async def use() -> str:
             async with LightningStoreClient(url) as client:

@@ -15,7 +15,7 @@ from lightning_core.store.codec.spans import as_json, dumped, encoded
 from lightning_core.store.query import Query
 from lightning_core.store.run_end import RUN_STATE
 from lightning_core.store.waits import Listeners
-from lightning_core.types import RolloutStatus, Span
+from lightning_core.types import Span
 from lightning_mongo import schema
 from lightning_mongo.changes import Deadlines, News, RunStates
 from lightning_mongo.database import Database, Settings
@@ -266,7 +266,10 @@ class MongoBackend(StoreBackend):
             self._run_states.changed(run_id)
 
     async def count(self, run_id: str) -> dict[str, int]:
-        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run.
+
+        Of rollouts and spans at most 100,000 are counted, and of attempts those of these rollouts.
+        """
 
         async def counted() -> dict[str, int]:
             (rollouts, attempts), spans, resources, workers = await asyncio.gather(
@@ -284,10 +287,6 @@ class MongoBackend(StoreBackend):
             }
 
         return await self._do(counted)
-
-    async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
-        """Return how many rollouts have each status that is not an end, without those that none has."""
-        return await self._do(partial(self._rollouts.count_live, run_id))
 
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""

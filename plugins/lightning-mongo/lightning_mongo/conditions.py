@@ -8,6 +8,9 @@ from pymongo.asynchronous.collection import AsyncCollection
 
 from lightning_core.store.query import Condition, Query
 
+MAX_COUNTED = 100_000
+"""Up to which totals of pages are exact."""
+
 Fields = Callable[[str], str]
 """From a field of the model to the one of the document."""
 
@@ -31,10 +34,10 @@ async def page(
     always: dict[str, Any],
     field: Fields,
     projection: dict[str, int],
-    *,
-    total: int | None = None,
 ) -> tuple[list[dict[str, Any]], int]:
     """Return one page of the documents that match, and how many match on all pages.
+
+    All of them are counted for a limit of 0; else see `MAX_COUNTED`.
 
     Args:
         collection: Where they are.
@@ -42,29 +45,31 @@ async def page(
         always: A condition that holds for all that is asked for.
         field: What the fields are called there.
         projection: The fields of the answer.
-        total: How many match; None to count them.
     """
     wanted = matching(query, always, field)
 
     async def read() -> list[dict[str, Any]]:
-        if query.limit == 0:
-            return []
         limit, order = max(query.limit, 0), ordered(query, field)
         cursor = collection.find(wanted, projection, sort=order, skip=query.offset, limit=limit, allow_disk_use=True)
         return await cursor.to_list()
 
-    if total is not None:
-        return await read(), total
+    if query.limit == 0:
+        return [], await counted(collection, wanted, 0)
     if query.limit == -1 and query.offset == 0:
         found = await read()
         return found, len(found)
-    found, total = await asyncio.gather(read(), counted(collection, wanted))
-    return found, total
+    # One more than up to this page's end, so that who reads page after page sees that there is another.
+    most = max(MAX_COUNTED, query.offset + max(query.limit, 0) + 1)
+    found, total = await asyncio.gather(read(), counted(collection, wanted, most))
+    return found, max(total, query.offset + len(found) if found else 0)
 
 
-async def counted(collection: AsyncCollection[dict[str, Any]], wanted: dict[str, Any]) -> int:
-    """Return how many documents match: by the keys of an index alone, which `count_documents` does more slowly."""
-    done = await collection.database.command("count", collection.name, query=wanted)
+async def counted(collection: AsyncCollection[dict[str, Any]], wanted: dict[str, Any], most: int = MAX_COUNTED) -> int:
+    """Return how many documents match, at most so many; 0 for all of them.
+
+    By the keys of an index alone, which `count_documents` does more slowly.
+    """
+    done = await collection.database.command("count", collection.name, query=wanted, limit=most)
     return int(done["n"])
 
 

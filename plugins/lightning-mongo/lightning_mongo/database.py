@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 CALL_SECONDS = 60.0
 """How long one call may take; then its connection is taken for dead."""
-_SLOW_WRITE_SECONDS = 30.0
-"""After which what was written may bear a time that others take for settled."""
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOGGED_AFTER_SECONDS = 3.0
@@ -292,31 +290,6 @@ class Database:
                 return await session.with_transaction(write)
 
         return await self.retried(in_transaction)
-
-    async def counted(self, keys: Iterable[str], write: Callable[[], Awaitable[T]]) -> T:
-        """Return what a write of rollouts or spans returns, once others will count what it has written.
-
-        The server gives a time before the write waits in it. When that was long, all is counted anew.
-
-        Args:
-            keys: The runs, as they are called in the database.
-            write: Carries it out.
-        """
-        began = time.monotonic()
-        answer = await write()
-        if time.monotonic() - began > _SLOW_WRITE_SECONDS:
-            marks = [self.deletion(key) for key in set(keys)]
-            await self.retried(lambda: self.bulk_write(schema.DELETIONS, marks))
-        return answer
-
-    def deletion(self, key: str) -> UpdateOne:
-        """Return the mark after which all that was counted of this run is forgotten, as when something is deleted."""
-        said = {"$set": {"written": self.new_token()}, "$currentDate": {"at": True}}
-        return UpdateOne({"_id": schema.last_deletion(key)}, said, upsert=True)
-
-    async def note_deletion(self, key: str) -> None:
-        """Say that something of this run was deleted."""
-        await self.bulk_write(schema.DELETIONS, [self.deletion(key)])
 
     def hurry(self) -> None:
         """End all waits for a server that is away."""

@@ -1,31 +1,30 @@
 """Rollout records: the queue, compare-and-set, deadlines, deletion. In the database's event loop only."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from bson import Timestamp
 from pymongo import DeleteMany, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from lightning_core.concurrency import Batcher
-from lightning_core.lifecycle import ENDED, RolloutRecord
+from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
 from lightning_core.store.codec.records import kept
 from lightning_core.store.query import Query
 from lightning_core.store.waits import Listeners
-from lightning_core.types import RolloutStatus
 from lightning_mongo import schema, schema as span_range
 from lightning_mongo.changes import Deadlines
-from lightning_mongo.conditions import matching, ordered, page
-from lightning_mongo.database import Collection, Database, Operation, Session, Written
+from lightning_mongo.conditions import MAX_COUNTED, matching, ordered, page
+from lightning_mongo.database import Database, Operation, Session, Written
 from lightning_mongo.errors import duplicates
 from lightning_mongo.records import NOW, PROJECTION, changed, deadline_of, decoded, inserted
-from lightning_mongo.tally import BLOCK, Page, Tally, find_page
 
 Begin = Callable[[RolloutRecord], RolloutRecord]
 
+_PAGE = 4_096
+"""The most rollouts of a page that is first found in an index."""
 _DELETED_TOGETHER = 200
 """How many rollouts one transaction deletes."""
 
@@ -71,7 +70,6 @@ class Rollouts:
         self._inserts: Batcher[_New, RolloutRecord] = Batcher(self._insert_all)
         self._writes: Batcher[_Write, bool] = Batcher(self._write_all)
         self._claims: Batcher[_Claim, list[RolloutRecord]] = Batcher(self._claim_all)
-        self._tally = Tally(database)
         self._deadline_questions: Batcher[str, float | None] = Batcher(self._ask_deadlines)
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
@@ -107,11 +105,7 @@ class Rollouts:
 
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Return one page of what matches, and how many match."""
-        place = None
-        is_whole = query.limit == -1 and query.offset == 0
-        if not is_whole and all(condition.field in ("status", "mode") for condition in query.conditions):
-            place = find_page(await self._tally.blocks(run_id), query)
-        found, total = await self._database.retried(partial(self._find, run_id, query, place))
+        found, total = await self._database.retried(partial(self._find, run_id, query))
         return [decoded(run_id, document) for document in found], total
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
@@ -150,21 +144,24 @@ class Rollouts:
             await self._delete_some(run_id, [document["_id"]["id"] for document in found])
 
     async def count(self, run_id: str) -> tuple[int, int]:
-        """Return how many rollouts and how many attempts there are."""
-        rows = await self._tally.rows(run_id)
-        return sum(row["count"] for row in rows), sum(row["attempts"] for row in rows)
+        """Return how many rollouts and how many attempts there are, among the first `MAX_COUNTED` rollouts."""
+        rollouts, of_run = self._database.collection(schema.ROLLOUTS), {"_id.run": self._database.run_key(run_id)}
+        stages: list[dict[str, Any]] = [
+            {"$match": of_run},
+            {"$sort": {"_id.run": 1, "number": 1}},
+            {"$limit": MAX_COUNTED},
+            {"$group": {"_id": None, "rollouts": {"$sum": 1}, "attempts": {"$sum": "$attempts"}}},
+        ]
 
-    async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
-        """Return how many have each status that is not an end."""
-        counts: Counter[RolloutStatus] = Counter()
-        for row in await self._tally.rows(run_id):
-            if row["_id"]["status"] not in ENDED:
-                counts[row["_id"]["status"]] += row["count"]
-        return dict(counts)
+        async def ask() -> list[dict[str, Any]]:
+            return await (await rollouts.aggregate(stages, hint="numbered")).to_list()
+
+        rows = await self._database.retried(ask)
+        return (rows[0]["rollouts"], rows[0]["attempts"]) if rows else (0, 0)
 
     # Pages
 
-    async def _find(self, run_id: str, query: Query, place: Page | None) -> tuple[list[dict[str, Any]], int]:
+    async def _find(self, run_id: str, query: Query) -> tuple[list[dict[str, Any]], int]:
         key = self._database.run_key(run_id)
         always: dict[str, Any] = {"_id.run": key}
         for condition in query.conditions:
@@ -172,33 +169,13 @@ class Rollouts:
                 # As a whole, which the index of ids is of.
                 always["_id"] = {"$in": [{"run": key, "id": each} for each in condition.value if isinstance(each, str)]}
         rollouts = self._database.collection(schema.ROLLOUTS)
-        if place is None:
+        if query.sort_by not in (None, "start_time") or not 0 < query.limit <= _PAGE or "_id" in always:
             return await page(rollouts, query, always, _field, PROJECTION)
-        offset = query.offset
-        if query.limit == 0 or offset >= place.total:
-            return [], place.total
-        if query.sort_by in (None, "start_time") and 0 < query.limit <= BLOCK:
-            always["number"] = {"$in": await self._numbers(rollouts, query, always, place)}
-            query = query._replace(offset=0)
-        found, _ = await page(rollouts, query, always, _field, PROJECTION, total=place.total)
-        return found, max(place.total, offset + len(found))
-
-    async def _numbers(
-        self, rollouts: Collection, query: Query, always: dict[str, Any], place: Page
-    ) -> list[Timestamp]:
-        """Return the numbers of the rollouts of a page: what is skipped is only looked at in an index."""
-        wanted = matching(query, {**always, "number": place.numbers}, _field)
-        by_status = query.logic == "and" and any(condition.field == "status" for condition in query.conditions)
-        found = await rollouts.find(
-            wanted,
-            {"_id": 0, "number": 1},
-            sort=ordered(query, _field),
-            skip=place.offset,
-            limit=max(query.limit, 0),
-            hint="of_status" if by_status else "numbered",
-            allow_disk_use=True,
-        ).to_list()
-        return [document["number"] for document in found]
+        # The page's numbers first: what is sorted and skipped is only looked at in an index.
+        numbers, total = await page(rollouts, query, always, _field, {"_id": 0, "number": 1})
+        of_page = {**always, "number": {"$in": [document["number"] for document in numbers]}}
+        found = await rollouts.find(matching(query, of_page, _field), PROJECTION, sort=ordered(query, _field)).to_list()
+        return found, total
 
     # Many requests in one call
 
@@ -214,7 +191,7 @@ class Rollouts:
     async def _insert_all(self, asked: list[_New]) -> list[RolloutRecord]:
         new = list({each.key: each for each in asked}.values())
         operations = [InsertOne(each.document) for each in new]
-        done = await self._keep(operations, [each.document["_id"]["run"] for each in new])
+        done = await self._keep(operations)
         made = {each.key: each.record for number, each in enumerate(new) if number not in done.duplicates}
         if done.duplicates:
             # Or this call has written them, and was repeated after its answer was lost.
@@ -229,17 +206,14 @@ class Rollouts:
             await self._database.bulk_write(schema.ROLLOUTS, operations, session=session)
 
         try:
-            keys = [each.document["_id"]["run"] for each in new]
-            await self._database.counted(keys, lambda: self._database.as_one(write))
+            await self._database.as_one(write)
         except BulkWriteError as exc:
             duplicates(exc)  # whatever else it is, is raised again
             return False
         return True
 
-    async def _keep(self, operations: Sequence[Operation], keys: Iterable[str]) -> Written:
-        return await self._database.counted(
-            keys, lambda: self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
-        )
+    async def _keep(self, operations: Sequence[Operation]) -> Written:
+        return await self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
 
     async def _present(self, new: Sequence[_New]) -> dict[_Key, RolloutRecord]:
         keys = [each.key for each in new]
@@ -256,7 +230,7 @@ class Rollouts:
             UpdateOne({"_id": id, "revision": write.old.revision}, self._changed(write, token))
             for id, write, token in zip(ids, writes, tokens, strict=True)
         ]
-        done = await self._keep(operations, [id["run"] for id in ids])
+        done = await self._keep(operations)
         written = [True] * len(writes)
         if done.matched < len(writes):
             # The server says how many have failed, but not which. Or the call was repeated after its answer was lost.
@@ -381,7 +355,6 @@ class Rollouts:
             return 0
         spans = [DeleteMany({"_id": span_range.of(key, id["id"])}) for id in found]
         notes = [UpdateOne({"_id": id}, {"$currentDate": {"changed": NOW, "at": True}}, upsert=True) for id in found]
-        notes.append(self._database.deletion(key))
 
         async def write(session: Session | None) -> None:
             # In this order, what was broken off can be repeated: the rollouts are still there.
@@ -392,7 +365,6 @@ class Rollouts:
         await self._database.as_one(write)
         # Those whose numbers were taken before, and that came in after the spans were deleted.
         await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, spans))
-        await self._database.retried(partial(self._database.note_deletion, key))
         self._listeners.tell([Change(run_id, id["id"], None, None) for id in found])
         return len(found)
 

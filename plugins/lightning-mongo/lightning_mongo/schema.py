@@ -40,7 +40,7 @@ def _of_those_with(field: str) -> dict[str, Any]:
 
 INDEXES: dict[str, list[IndexModel]] = {
     ROLLOUTS: [
-        # With all that the tally counts and that pages are found by, so that neither needs the documents.
+        # With all that is counted and that pages are found by, so that neither needs the documents.
         _index("numbered", _RUN, "number", "status", "mode", "attempts", "start_time", "expires"),
         _index("of_status", _RUN, "status", "number", "start_time", "mode"),
         _index("queued", _RUN, "ticket", **_of_those_with("ticket")),
@@ -126,15 +126,6 @@ def of(key: str, rollout_id: str | None = None, attempt_id: str | None = None) -
     """
     known = {"rollout": rollout_id, "attempt": attempt_id, "span": None}
     return {f"${test}": {"run": key, **_ends(known, bound)} for test, bound in (("gte", MinKey()), ("lte", MaxKey()))}
-
-
-def last_deletion(key: str) -> dict[str, str]:
-    """Return the `_id` of what says when something of a run was deleted last, among the deletions.
-
-    Args:
-        key: The run, as it is called in the database.
-    """
-    return {"run": key, "id": ""}
 
 
 def _ends(known: dict[str, str | None], bound: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from pymongo import DeleteMany, InsertOne, UpdateOne
@@ -14,12 +13,11 @@ from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_mongo import schema, schema as span_range
-from lightning_mongo.conditions import page
+from lightning_mongo.conditions import counted, page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
 from lightning_mongo.numbers import Attempt, Last, Numbers, rollouts_gone
 from lightning_mongo.records import SERVER_TIME, check_size, expires_in
-from lightning_mongo.tally import SpanTotals
 
 _FIELDS = ("sequence_id", "trace_id", "parent_id", "name", "start_time", "end_time", "source", "body")
 _PROJECTION = dict.fromkeys((*_FIELDS, "number"), 1)
@@ -60,7 +58,6 @@ class Spans:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers = Numbers(database)
-        self._totals = SpanTotals(database)
         self._reads: Batcher[_Read, list[dict[str, Any]]] = Batcher(self._read_all, max_size=50)
         self._inserts: Batcher[list[dict[str, Any]], _Inserted] = Batcher(self._insert_all, max_size=100)
 
@@ -158,11 +155,11 @@ class Spans:
         """Delete what is left of a run."""
         spans, key = self._database.collection(schema.SPANS), self._database.run_key(run_id)
         await self._database.retried(lambda: spans.delete_many({"_id": span_range.of(key)}))
-        await self._database.retried(lambda: self._database.note_deletion(key))
 
     async def count(self, run_id: str) -> int:
-        """Return how many there are."""
-        return await self._database.retried(partial(self._totals.count, self._database.run_key(run_id)))
+        """Return how many there are, at most `MAX_COUNTED`."""
+        spans, of_run = self._database.collection(schema.SPANS), {"_id.run": self._database.run_key(run_id)}
+        return await self._database.retried(lambda: counted(spans, of_run))
 
     async def _number(self, attempt: Attempt, spans: Sequence[tuple[int, EncodedSpan]]) -> _Numbered:
         """Number those spans that are new, and take the numbers."""
@@ -212,8 +209,6 @@ class Spans:
         gone = rollouts - {(document["_id"]["run"], document["_id"]["id"]) for document in found}
         deletions = [DeleteMany({"_id": span_range.of(*each)}) for each in gone]
         await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, deletions))
-        for run, _ in gone:
-            await self._database.retried(partial(self._database.note_deletion, run))
         return gone
 
     async def _keep_all(self, requests: list[list[dict[str, Any]]]) -> list[set[int]]:
@@ -232,10 +227,7 @@ class Spans:
                 there = await self._there(documents)
             return [_foreign(documents, there)]
         operations = [InsertOne(document) for document in documents]
-        done = await self._database.counted(
-            [document["_id"]["run"] for document in documents],
-            lambda: self._database.retried(lambda: self._database.bulk_write(schema.SPANS, operations)),
-        )
+        done = await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, operations))
         foreign = _foreign(documents, await self._there(documents)) if done.duplicates else set()
         answers, first = [], 0
         for request in requests:
@@ -250,8 +242,7 @@ class Spans:
             await self._database.bulk_write(schema.SPANS, operations, session=session)
 
         try:
-            keys = [document["_id"]["run"] for document in documents]
-            await self._database.counted(keys, lambda: self._database.as_one(write))
+            await self._database.as_one(write)
         except BulkWriteError as exc:
             duplicates(exc)  # whatever else it is, is raised again
             return False

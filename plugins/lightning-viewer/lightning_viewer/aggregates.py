@@ -11,13 +11,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
-from lightning_core.adapter.usage import Usage, usage_in
+from lightning_core.adapter.usage import Usage, total_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import is_kept_back
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.cli.console import to_json
 from lightning_core.runs.result import Failure, RolloutCounts, RunUsage, failure_at, pattern_of
+from lightning_core.texts import cut
 from lightning_core.types import (
     AttemptedRollout,
     NamedResources,
@@ -147,7 +148,7 @@ class Aggregates:
             end=rollout.end_time,
             attempts=0 if attempt is None else attempt.sequence_id,
             calls=usage.calls,
-            failure=_cut(describe_failure(rollout), MAX_FAILURE) if has_no_reward else None,
+            failure=cut(describe_failure(rollout), MAX_FAILURE) if has_no_reward else None,
             where=failure_at(attempt) if has_no_reward and attempt is not None else "",
             seconds=None if attempt is None or attempt.end_time is None else attempt.end_time - attempt.start_time,
         )
@@ -213,15 +214,18 @@ class Aggregates:
     def failures(self) -> list[Failure]:
         """Return why rollouts failed, the most frequent cause first; see `lightning_core.runs.result`."""
         found: list[Failure] = [
-            self._failures.cached(pattern, partial(self._failure, pattern)) for pattern in self._failures
+            self._failures.cached(pattern, partial(self.failure, pattern)) for pattern in self._failures
         ]
         return sorted(found, key=lambda failure: (-failure.count, failure.cause))
 
     def usage(self) -> RunUsage:
         """Add up what the attempts used that have told it: those that have ended."""
         if self._used is None:
-            agent = _sum(usage for usage, is_own in self._usage.values() if not is_own)
-            self._used = RunUsage(agent, _sum(usage for usage, is_own in self._usage.values() if is_own))
+            agent, own = (
+                total_usage(usage for usage, is_own in self._usage.values() if is_own is wanted)
+                for wanted in (False, True)
+            )
+            self._used = RunUsage(agent, own)
         return self._used
 
     def versions(self, best: NamedResources | None = None) -> list[dict[str, Any]]:
@@ -357,7 +361,8 @@ class Aggregates:
         if row.status == "failed" and row.failure is not None:
             yield self._failures, pattern_of(row.failure)
 
-    def _failure(self, pattern: str, rows: Sequence[Row]) -> Failure:
+    def failure(self, pattern: str, rows: Sequence[Row]) -> Failure:
+        """Return what is said of rollouts that gave no reward for one reason; see `pattern_of`."""
         first = min(rows, key=_by_age)
         message = first.failure or ""
         cause = message if all(each.failure == message for each in rows) else pattern
@@ -508,19 +513,6 @@ def _texts(resources: NamedResources) -> dict[str, str]:
     }
 
 
-def _sum(usages: Iterable[Usage]) -> Usage:
-    every = list(usages)
-    inputs = [each.input_tokens for each in every if each.input_tokens is not None]
-    outputs = [each.output_tokens for each in every if each.output_tokens is not None]
-    costs = [each.cost for each in every if each.cost is not None]
-    return Usage(
-        sum(each.calls for each in every),
-        sum(inputs) if inputs else None,
-        sum(outputs) if outputs else None,
-        math.fsum(costs) if costs else None,
-    )
-
-
 def short_json(value: Any, most: int = MAX_INPUT) -> str:
     """Return a value as JSON, cut short where it is long, so that its form stays.
 
@@ -537,22 +529,18 @@ def short_json(value: Any, most: int = MAX_INPUT) -> str:
     while len(text) > most and length > 10:
         length //= 2
         text = json.dumps(_shortened(value, length), ensure_ascii=False)
-    return text if len(text) <= most else json.dumps(_cut(text, most // 2), ensure_ascii=False)
+    return text if len(text) <= most else json.dumps(cut(text, most // 2), ensure_ascii=False)
 
 
 def _shortened(value: Any, most: int) -> Any:
     if isinstance(value, str):
-        return _cut(value, most)
+        return cut(value, most)
     few = max(1, most // 20)
     if isinstance(value, list):
         kept = [_shortened(each, most) for each in value[:few]]
         return kept if len(value) <= few else [*kept, f"… {len(value) - few:,} more"]
     if isinstance(value, dict):
-        return {_cut(key, most): _shortened(each, most) for key, each in islice(value.items(), few)} | (
+        return {cut(key, most): _shortened(each, most) for key, each in islice(value.items(), few)} | (
             {"…": f"{len(value) - few:,} more"} if len(value) > few else {}
         )
     return value
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -149,29 +149,17 @@ def compare_versions(known: Aggregates, before: int, after: int, *, limit: int =
         `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
         failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
     """
-    common = common_samples(*(Side("", known, number + 1, False) for number in (before, after)))
-    old, now = ({rows[0].sample: rows for rows in each.values()} for each in (common.old, common.new))
-    pairs: list[dict[str, Any]] = []
-    for sample in sorted(old.keys() & now.keys()):
-        means = mean_of(old[sample]), mean_of(now[sample])
-        if means != (None, None):
-            pair = {"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]}
-            pairs.append(pair | {"change": change(*means)})
-    changed = sorted((each for each in pairs if each["change"]), key=lambda each: each["change"])
+    found = compare(*(Side("", known, number + 1, False) for number in (before, after)))
+    changed = [each for each in found["samples"] if _change(each)]
     few = limit // 2
     shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
-    rows = [
-        {name: each[name] for name in ("sample", "from", "to")}
-        | {"old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id}
-        for each in shown
-    ]
+    rows = []
+    for each in shown:
+        old, now = each["before_rollouts"][0], each["after_rollouts"][0]
+        sample = (known.row(now) or {})["sample"]
+        rows.append({"sample": sample, "from": each["before"], "to": each["after"], "old": old, "now": now})
     return {
-        "mode": common.mode,
-        "kept_back": common.kept_back,
-        "better": sum(each["change"] > 0 for each in pairs),
-        "worse": sum(each["change"] < 0 for each in pairs),
-        "same": len(pairs) - len(changed),
-        "difference": common.difference,
+        **{name: found[name] for name in ("mode", "kept_back", "better", "worse", "same", "difference")},
         "rows": rows,
         "inputs": known.inputs(each["sample"] for each in rows),
     }

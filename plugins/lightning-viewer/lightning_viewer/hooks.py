@@ -42,7 +42,7 @@ class ReportWriter:
 
 async def _write(folder: RunFolder, store: LightningStore) -> str | None:
     """Write the report; return why not, where it is too large to wait for."""
-    count = (await store.query_rollouts(limit=1)).total
+    count = (await store.query_rollouts(limit=0)).total
     if count > MAX_ROLLOUTS:
         return f"it has {count:,} rollouts"
     from lightning_viewer.collect import collect  # late: a run that starts does not wait for it

@@ -10,6 +10,7 @@ from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.display.panel import failure_words
 from lightning_core.errors import NotFound
 from lightning_core.runs.result import SAMPLES, pattern_of
 from lightning_core.store import LightningStore
@@ -47,9 +48,7 @@ def print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
         console.print("  none")
     left = limit
     for pattern, group in sorted(causes.items(), key=lambda item: -len(item[1])):
-        cause = next(iter(words)) if len(words := {row.failure or "" for row in group}) == 1 else pattern
-        where = f" ({group[0].where})" if group[0].where else ""
-        console.print(Text(f"{len(group):,}x {shortened(cause, MAX_CHARACTERS)}{where}", style="red"))
+        console.print(Text(failure_words(known.failure(pattern, group)), style="red"))
         for row in group[: max(left, 1)]:
             console.print(_rollout_line(known, row))
         if len(group) > max(left, 1):

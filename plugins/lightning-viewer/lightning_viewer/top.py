@@ -29,8 +29,8 @@ from lightning_viewer.routes import PREFIX
 
 INTERVAL_SECONDS = 1.0
 """The least time between two looks. One that takes long is followed by a longer rest, so that it disturbs little."""
-SILENCE_SECONDS = 20.0
-"""After how long a server that tells nothing, not even that nothing has changed, is asked again."""
+SILENCE_SECONDS = 5.0
+"""After how long without a change a server is looked at again: workers' heartbeats are shown, too."""
 REST = 4
 """How many times as long as a look the rest after it is."""
 RATE_SECONDS = 30.0
@@ -128,25 +128,20 @@ async def _news(url: str, run_id: str, revision: int) -> tuple[int, list[str] | 
 
     key = os.environ.get(KEY_VARIABLE)
     headers = {"x-agl-run": run_id, **({"authorization": f"Bearer {key}"} if key else {})}
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
-    messages = 0
     try:
         async with (
-            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+            asyncio.timeout(SILENCE_SECONDS),
+            aiohttp.ClientSession(headers=headers) as session,
             session.get(f"{url}{PREFIX}/events", params={"after": revision}) as answer,
         ):
             if answer.status != 200:
                 return 0, None
             async for line in answer.content:
-                if not line.startswith(b"data:"):
-                    continue
-                told = json.loads(line.removeprefix(b"data:"))
-                if "revision" in told:
+                if line.startswith(b"data:") and "revision" in (told := json.loads(line.removeprefix(b"data:"))):
                     return told["revision"], told["rollouts"]
-                messages += 1
-                if messages > 1:  # the first comes at once, the second when nothing has changed for a while
-                    return revision, []
-    except (aiohttp.ClientError, TimeoutError):
+    except TimeoutError:
+        return revision, []
+    except aiohttp.ClientError:
         pass  # the next look waits for the server, or says why it cannot
     return 0, None
 

@@ -8,6 +8,7 @@ from typing import Any
 from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.usage import usage_of
+from lightning_core.cli.tree import content_text, repeated
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import NamedReward, is_late
 from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
@@ -62,7 +63,7 @@ def _as_trace(spans: Sequence[Span]) -> dict[str, Any]:
     said: Sequence[Mapping[str, Any]] = ()
     told = []
     for call in calls:
-        known = _common(said, call.messages)
+        known = repeated(said, call.messages)
         used = usage_of(call)
         told.append(
             {
@@ -145,14 +146,10 @@ def _tokens(call: ModelCall, training: Training) -> dict[str, Any] | None:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    if isinstance(content, list | tuple):
-        parts = [part if isinstance(part, dict) else {"text": part} for part in content]
-        content = "\n".join(str(part.get("text") or f"[{part.get('type', 'part')}]") for part in parts)
     calls = [each.get("function") or {} for each in message.get("tool_calls") or ()]
     return {
         "role": str(message.get("role", "")),
-        "text": _shortened("" if content is None else str(content)),
+        "text": _shortened(content_text(message.get("content"), between="\n")),
         "reasoning": _shortened(str(message.get("reasoning_content") or message.get("reasoning") or "")),
         "tools": [
             {"name": str(each.get("name", "")), "arguments": _shortened(str(each.get("arguments") or ""))}
@@ -214,13 +211,3 @@ def _rewards_of(span: Span) -> tuple[list[NamedReward], str | None]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}… ({len(text) - MAX_VALUE:,} more characters)"
-
-
-def _common(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:
-    """Count the messages that the call before has said already, from the first on."""
-    count = 0
-    for old, new in zip(before, now, strict=False):
-        if (old.get("role"), old.get("content")) != (new.get("role"), new.get("content")):
-            break
-        count += 1
-    return count

@@ -237,24 +237,30 @@ class RecordingServer:
     def obj_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has an object."""
         self._forward("obj_create", request)
-        return private.answer("ObjectCreateResponse", digest=private.object_digest(request["obj"]["val"]))
+        return private.answer(
+            "ObjectCreateResponse", digest=private.digests().compute_object_digest(request["obj"]["val"])
+        )
 
     def file_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a file."""
         self._forward("file_create", request)
         _, content = request["file"]
-        return private.answer("FileCreateResponse", digest=private.file_digest(content))
+        return private.answer("FileCreateResponse", digest=private.digests().compute_file_digest(content))
 
     def table_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a table."""
         self._forward("table_create", request)
-        rows = private.row_digests(request["table"]["rows"])
-        return private.answer("TableCreateResponse", digest=private.table_digest(rows), row_digests=rows)
+        rows = [private.digests().compute_row_digest(row) for row in request["table"]["rows"]]
+        return private.answer(
+            "TableCreateResponse", digest=private.digests().compute_table_digest(rows), row_digests=rows
+        )
 
     def table_create_from_digests(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a table of rows that it knows."""
         self._forward("table_create_from_digests", request)
-        return private.answer("TableCreateFromDigestsResponse", digest=private.table_digest(request["row_digests"]))
+        return private.answer(
+            "TableCreateFromDigestsResponse", digest=private.digests().compute_table_digest(request["row_digests"])
+        )
 
     def feedback_create(self, request: Mapping[str, Any]) -> Any:
         """Record nothing: feedback is about what the service keeps."""

@@ -23,7 +23,7 @@ class WeaveTracer(OtelTracer):
 
     Each call becomes a span, with what went in and what came out, below the one in which it was made; spans that are
     emitted go among them. Attribution and delivery are those of `OtelTracer`. Nothing leaves the machine, unless
-    there is a project, or `weave.init` was called before this tracer was initialised.
+    there is a project.
 
     Between `init` and `teardown` Weave's client of this process is this tracer's: `weave.init` and `weave.finish` have
     no effect. Several of these tracers in one process share it.
@@ -91,26 +91,22 @@ class WeaveTracer(OtelTracer):
 
         Raises:
             TracerError: When the tracer `agentops` is at work in this process, when Weave's service does not give
-                access to the project, when another project is at work here, and as `OtelTracer.init` does.
+                access to the project, when another project is at work here, when the program has called
+                `weave.init()`, and as `OtelTracer.init` does.
         """
-        if self._users == 0:
-            claim = claim_process("weave", not_beside=_NOT_BESIDE)
-            try:
-                session = acquire_session(self._project, self._api_key, self._service_timeout_seconds)
-                try:
-                    super().init()
-                except BaseException:
-                    release_session()
-                    raise
-            except BaseException:
-                claim.release()
-                raise
-            self._claim, self._session = claim, session
-        else:
+        if self._users > 0:
             super().init()
+            return
+        with ExitStack() as undo:
+            claim = undo.enter_context(claim_process("weave", not_beside=_NOT_BESIDE))
+            session = acquire_session(self._project, self._api_key, self._service_timeout_seconds)
+            undo.callback(release_session)
+            super().init()
+            undo.pop_all()
+        self._claim, self._session = claim, session
 
     def teardown(self) -> None:
-        """Undo one `init`; the last one of the process puts Weave back as it was."""
+        """Undo one `init`; after the last one of the process Weave traces nothing. Its patches stay, idle."""
         with ExitStack() as undo:
             if self._users == 1 and self._claim is not None:
                 undo.callback(self._claim.release)

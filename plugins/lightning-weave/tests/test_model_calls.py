@@ -238,20 +238,10 @@ async def test_calls_that_the_proxy_recorded_too_count_once_and_have_its_tokens(
 async def test_a_client_that_is_called_after_the_tracer_is_gone_is_not_traced(
     engine: FakeEngine, client: openai.AsyncOpenAI
 ) -> None:
-    functions = [
-        (openai.resources.chat.completions.AsyncCompletions, "create"),
-        (openai.resources.chat.completions.Completions, "parse"),
-        (openai.resources.embeddings.Embeddings, "create"),
-        (openai.resources.responses.Responses, "create"),
-        (openai.resources.responses.AsyncResponses, "parse"),
-    ]
-    before = [vars(owner)[name] for owner, name in functions]
     tracer = WeaveTracer()
     for _ in range(2):
         with tracer.lifespan():
-            assert [vars(owner)[name] for owner, name in functions] != before
             async with tracer.trace_context() as trace:
                 await client.chat.completions.create(model="small", messages=user("?"))
             assert len(trace.spans) == 1
-        assert [vars(owner)[name] for owner, name in functions] == before
         await client.chat.completions.create(model="small", messages=user("?"))

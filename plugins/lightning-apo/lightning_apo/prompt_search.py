@@ -1,0 +1,97 @@
+"""What the searches for better prompts have in common: `APO`, and `GEPA` of lightning-gepa."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from lightning_apo.endpoint import Endpoint
+from lightning_apo.inputs import digest_of_all, split_samples, tuned_prompts
+from lightning_core.algorithm import Algorithm
+from lightning_core.types import Dataset, NamedResources, PromptTemplate
+
+Model = Annotated[str, Field(pattern=r"\S", description="the name of a model")]
+Count = Annotated[int, Field(ge=1, description="an integer of at least 1")]
+Integer = Annotated[int, Field(description="an integer")]
+Temperature = Annotated[float, Field(ge=0, description="a number of at least 0")]
+Flag = Annotated[bool, Field(description="true or false")]
+PromptNames = Annotated[
+    tuple[Annotated[str, Field(pattern=r"\S")], ...] | None,
+    BeforeValidator(lambda names: tuple(names) or 0 if isinstance(names, list | tuple) else names),
+    Field(description="a list of names of prompts, or none for all of them"),
+]
+
+
+class SearchOptions(BaseModel):
+    """The options of a search. The description of a field says what its value has to be.
+
+    Raises:
+        ValueError: Names the option that has a value it cannot have.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as exc:
+            name = str(exc.errors()[0]["loc"][0])
+            what = type(self).model_fields[name].description
+            raise ValueError(f"{name} is {options.get(name)!r}; it has to be {what}") from None
+
+
+P = TypeVar("P")
+O = TypeVar("O", bound=SearchOptions)  # noqa: E741
+
+
+class PromptSearch(Algorithm, Generic[O, P]):
+    """Searches for better prompts with models that it asks.
+
+    Args:
+        endpoint: Leads to these models.
+        options: The options of the search.
+    """
+
+    called: ClassVar[str]
+    """What the algorithm is called."""
+
+    def __init__(self, endpoint: Endpoint, options: O) -> None:
+        self._endpoint = endpoint
+        self._options = options
+
+    @abstractmethod
+    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> P:
+        """Count the most that a search can do with so many samples and prompts."""
+
+    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> P:
+        """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
+
+        The prompts are those of the initial resources; without them, one is taken for granted.
+
+        Raises:
+            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
+        """
+        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
+        resources = self.get_initial_resources()
+        n_prompts = 1 if resources is None else len(self._tuned_prompts(resources))
+        train, val = split_samples(train_dataset, val_dataset, algorithm=self.called)
+        return self.plan_for(n_train=len(train), n_val=len(val), n_prompts=n_prompts)
+
+    def check_access(self) -> None:
+        """See `Algorithm.check_access`."""
+        self._endpoint.check_access(self.get_llm_proxy())
+
+    def _tuned_prompts(self, resources: NamedResources) -> dict[str, PromptTemplate]:
+        return tuned_prompts(resources, getattr(self._options, "prompt_names", None), algorithm=self.called)
+
+    def _about(
+        self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any], **more: Any
+    ) -> dict[str, Any]:
+        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
+        about = self._options.model_dump() | more
+        about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
+        about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
+        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
+        return cleaned
