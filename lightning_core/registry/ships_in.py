@@ -11,7 +11,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "algorithms": {
         "apo": "lightning-apo",
         "evaluate": "lightning-evals",
-        "evaluate-model": "lightning-verl",
+        "evaluate-model": "lightning-tokens",
         "gate": "lightning-evals",
         "gepa": "lightning-gepa",
         "grpo": "lightning-verl",
@@ -41,7 +41,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "store": "lightning-http",
         "top": "lightning-viewer",
         "ui": "lightning-viewer",
-        "vllm": "lightning-verl",
+        "vllm": "lightning-tokens",
         "worker": "lightning-http",
     },
     "exports": {
