@@ -97,7 +97,7 @@ REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "lightning-ray": ("lightning-http",),
     "lightning-referee": ("lightning-evals", "lightning-http"),
     "lightning-tokens": ("lightning-http", "lightning-proxy"),
-    "lightning-verl": ("lightning-evals", "lightning-http", "lightning-proxy", "lightning-tokens"),
+    "lightning-verl": ("lightning-http", "lightning-proxy", "lightning-tokens"),
     "lightning-weave": ("lightning-http", "lightning-proxy"),
 }
 """Distribution -> those of ours that it requires, but for the core."""
