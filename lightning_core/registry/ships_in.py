@@ -11,7 +11,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "algorithms": {
         "apo": "lightning-apo",
         "evaluate": "lightning-evals",
-        "evaluate-model": "lightning-verl",
+        "evaluate-model": "lightning-tokens",
         "gate": "lightning-evals",
         "gepa": "lightning-gepa",
         "grpo": "lightning-verl",
@@ -42,7 +42,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "store": "lightning-http",
         "top": "lightning-viewer",
         "ui": "lightning-viewer",
-        "vllm": "lightning-verl",
+        "vllm": "lightning-tokens",
         "worker": "lightning-http",
     },
     "exports": {
@@ -98,7 +98,7 @@ REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "lightning-ray": ("lightning-http",),
     "lightning-referee": ("lightning-evals", "lightning-http"),
     "lightning-tokens": ("lightning-http", "lightning-proxy"),
-    "lightning-verl": ("lightning-evals", "lightning-http", "lightning-proxy", "lightning-tokens"),
+    "lightning-verl": ("lightning-http", "lightning-proxy", "lightning-tokens"),
     "lightning-weave": ("lightning-http", "lightning-proxy"),
 }
 """Distribution -> those of ours that it requires, but for the core."""

@@ -130,7 +130,7 @@ def test_name_of_a_distribution_that_is_not_installed_says_how_to_install_it(reg
     assert str(caught.value) == (
         "'verl' is not installed; it ships in lightning-verl. "
         "Install it from a checkout of Lightning Core that has it: "
-        "pip install . ./plugins/lightning-{evals,http,proxy,tokens,verl}"
+        "pip install . ./plugins/lightning-{http,proxy,tokens,verl}"
     )
 
 
@@ -140,7 +140,7 @@ def test_misspelt_name_of_a_distribution_that_is_not_installed_leads_to_it(regis
     assert str(caught.value) == (
         "no algorithm named 'verll'; installed: apo, baseline. Did you mean 'verl'? It ships in lightning-verl, which "
         "is not installed. Install it from a checkout of Lightning Core that has it: "
-        "pip install . ./plugins/lightning-{evals,http,proxy,tokens,verl}"
+        "pip install . ./plugins/lightning-{http,proxy,tokens,verl}"
     )
 
 

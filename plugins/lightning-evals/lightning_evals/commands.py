@@ -42,7 +42,7 @@ def evaluation_options(command: Any) -> Any:
 @click.option(
     "--model",
     metavar="DIR",
-    help="Let vLLM serve the model of this folder in the place of that of llm_proxy; comes with lightning-verl.",
+    help="Let vLLM serve the model of this folder in the place of that of llm_proxy; comes with lightning-tokens.",
 )
 @click.option("--python", metavar="PATH", help="The interpreter of vLLM's environment; without it, this one.")
 @click.option("--as", "replaces", metavar="NAME", help="Whose place the --model takes, where llm_proxy has several.")

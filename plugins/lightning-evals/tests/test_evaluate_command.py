@@ -120,7 +120,6 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
             "config.yaml has no prompt 'main_promt', so that it would change nothing; its prompts: main_prompt. Did",
         ),
         (["--pass-at", "nan"], "pass_at is nan; it is a reward, a finite number"),
-        (["--model", "trained"], "it ships in lightning-verl. Install it"),
         (["--model", "./trained"], "--model ./trained: there is no such folder, and it is no name at Hugging Face"),
         (["--", "--max-model-len", "99"], "--max-model-len 99 is for vLLM, which serves a model with --model only"),
         (["--set", "algorithm.arguments=[--max-model-len]"], "--set algorithm has no effect"),

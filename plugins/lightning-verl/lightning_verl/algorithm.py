@@ -152,6 +152,7 @@ class VERL(Algorithm):
                 schedule=Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
                 ending=ending,
                 options=settings.learning,
+                keeps_best=settings.keeps_best,
                 report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             await manager.cancel_left()

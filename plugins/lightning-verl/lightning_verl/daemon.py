@@ -20,8 +20,8 @@ from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
-from lightning_verl.config import TraceAggregator
 from lightning_verl.padding import padded_batch
+from lightning_verl.rules import TraceAggregator
 from lightning_verl.serving import RESOURCE, record_of
 
 if TYPE_CHECKING:

@@ -102,6 +102,7 @@ class RolloutManager:
         self._lessons: dict[str, Lesson] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._unfinished: set[str] = set()
+        self._has_warned = False
 
     # To be overridden
 
@@ -280,7 +281,13 @@ class RolloutManager:
         lesson = await asyncio.to_thread(self.learn, ended)
         self._lessons[group.uid] = lesson
         if lesson.dropped is not None:
-            logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
+            is_first = not self._has_warned and any(each.made.too_long for each in ended)
+            self._has_warned |= is_first
+            logger.log(
+                logging.WARNING if is_first else logging.INFO,
+                "lightning_verl.group_dropped step=%d task=%d: %s%s",
+                *(step, group.task, lesson.dropped, "; training/n_groups_dropped counts further ones" * is_first),
+            )
         self._fruitless.take(lesson, step=step)
         if any(row.versions is None for row in lesson.rows):
             raise AlgorithmError(

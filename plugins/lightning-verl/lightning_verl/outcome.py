@@ -115,3 +115,5 @@ class Parts:
     """What is learned, and how."""
     report: Callable[[Mapping[str, float], int], None]
     """Is told what each step has measured; called in the trainer's thread."""
+    keeps_best: bool = False
+    """Whether the best checkpoint and the newest are kept; else as many as verl's config says."""

@@ -15,7 +15,7 @@ SUPPORTED = {
     "ray": ">=2.41",
     "tensordict": ">=0.10,<0.11",
     "torch": ">=2.7",
-    "transformers": ">=5",
+    "transformers": ">=5.5.3,<5.11",
 }
 """By distribution. verl's trainer is not a stable API yet, so its versions are those that were tried."""
 

@@ -11,7 +11,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
-from lightning_verl.config.conflicts import TOOL_FORMAT
+from lightning_verl.rules import TOOL_FORMAT
 
 logger = logging.getLogger(__name__)
 

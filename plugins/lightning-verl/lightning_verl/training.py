@@ -15,9 +15,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_verl.config.context import fault_of_positions, let_servers_go_as_far, longest_conversation
+from lightning_verl.checkpoints import say_disk
 from lightning_verl.ending import Enough
 from lightning_verl.outcome import Parts
+from lightning_verl.rules import fault_of_positions, longest_conversation, set_context_of_servers
 from lightning_verl.serving import Policy
 
 logger = logging.getLogger(__name__)
@@ -102,9 +103,10 @@ class Training:
         told = told_of(config.actor_rollout_ref.model)
         if fault := fault_of_positions(told, str(config.actor_rollout_ref.model.path)):
             raise ConfigError(fault)
-        let_servers_go_as_far(config, told, row=self._row)
+        set_context_of_servers(config, told, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
+        say_disk(config, self._plan.checkpoints, keeps_best=self._parts.keeps_best)
         with ray_cluster(config):
             RAY_ENDS.clear()
             try:

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 from lightning_proxy import LLMProxy, RemoteProxy
-from lightning_verl import GRPO, PPO, RLOO, VERL
+from lightning_verl import GRPO, PPO, RLOO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.bridge import Bridge
-from lightning_verl.config import load_settings, settings
+from lightning_verl.config import load_settings
 from lightning_verl.requirements import has_accelerator
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
@@ -80,9 +80,9 @@ def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_librarie
     def work(*config: str) -> dict[str, object]:
         return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
 
-    monkeypatch.setattr("lightning_verl.config.settings.count_gpus", lambda: 1)
+    monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 1)
     one = work()
-    monkeypatch.setattr("lightning_verl.config.settings.count_gpus", lambda: 2)
+    monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 2)
     assert work() == one
     assert work("trainer.n_gpus_per_node=1") != work("trainer.n_gpus_per_node=2"), "what the user says"
     has = settings.find_spec
@@ -236,6 +236,7 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
 
     async def run(*overrides: str) -> GRPO:
         options = ("agentlightning.device=cpu", "agentlightning.backend=openai", "data.train_batch_size=4")
+        options += ("actor_rollout_ref.rollout.name=vllm",)
         algorithm = GRPO([*options, f"actor_rollout_ref.model.path={model}", *overrides])
         algorithm.set_store(store)
         await algorithm.run([1] * 8)

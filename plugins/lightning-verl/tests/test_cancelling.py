@@ -55,3 +55,9 @@ async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str
         with pytest.raises(asyncio.CancelledError):
             await call
         assert await balancer.get_total_inflight.remote() == 0
+    RAY_ENDS.set()
+    try:
+        with pytest.raises(RuntimeError, match="the training has ended, and with it the model"):
+            await client.generate("late", prompt_ids=[1], sampling_params={"max_tokens": 8})
+    finally:
+        RAY_ENDS.clear()

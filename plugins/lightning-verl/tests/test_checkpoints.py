@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
+from lightning_verl.checkpoints import Schedule, note_reward, remove_older, repair_tracker
 
 from lightning_core.budget import Budget
 
@@ -123,6 +123,28 @@ def test_the_model_of_which_fewer_are_wanted_says_how_many_stay(
     written(tmp_path, 1, 2, 3, 4)
     remove_older(tmp_path, newest=4, keep=keep)
     assert left(tmp_path) == [f"global_step_{step}" for step in (1, 2, 3, 4)][-n_left:]
+
+
+def test_the_best_by_validation_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    written(tmp_path, 2, 4)
+    for step, reward in ((2, 0.5), (4, 0.75), (5, 1.0)):  # 5 was not saved
+        note_reward(tmp_path, step=step, reward=reward)
+    written(tmp_path, 6, 9)  # 9 was cut off
+    remove_older(tmp_path, newest=6, keep=None)
+    assert left(tmp_path) == ["global_step_4", "global_step_6"]
+    note_reward(tmp_path, step=6, reward=0.25)
+    written(tmp_path, 8)
+    remove_older(tmp_path, newest=8, keep=None)
+    assert left(tmp_path) == ["global_step_4", "global_step_8"]
+    note_reward(tmp_path, step=8, reward=0.75)
+    remove_older(tmp_path, newest=8, keep=None)
+    assert left(tmp_path) == ["global_step_8"], "of equals the newest"
+
+
+def test_without_a_validation_the_newest_is_kept(tmp_path: Path) -> None:
+    written(tmp_path, 2, 4, 6)
+    remove_older(tmp_path, newest=6, keep=None)
+    assert left(tmp_path) == ["global_step_6"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0\0"])

@@ -2,9 +2,9 @@
 
 import os
 import re
-import sys
+import signal
+import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ def test_generation_with_devices_of_its_own_is_counted(
     config = load_settings(
         {
             "trainer": {"n_gpus_per_node": 1, "v1.trainer_mode": mode},
-            "actor_rollout_ref.rollout": {"nnodes": 2, "n_gpus_per_node": 1},
+            "actor_rollout_ref.rollout": {"nnodes": 2, "n_gpus_per_node": 1, "checkpoint_engine.backend": "mooncake"},
         }
     ).verl
     monkeypatch.setattr(cluster, "get_resource_name", lambda: "GPU")
@@ -55,27 +55,52 @@ def test_generation_with_devices_of_its_own_is_counted(
     assert (named in str(caught.value)) is (mode == "separate_async")
 
 
+ON_CPU = {"env_vars": {"VERL_PLATFORM": "cpu"}}
+
+
 @pytest.mark.slow
-def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error(shared_ray: None) -> None:
-    def fail() -> None:
-        raise ValueError("no such layer")
+@pytest.mark.parametrize(
+    ("how", "says", "quotes"),
+    [
+        ("raised", "ValueError: no such layer; ", None),
+        (
+            "died of an error",
+            "The actor died unexpectedly before finishing this task.; ",
+            "RuntimeError: CUDA out of memory",
+        ),
+        (
+            "crashed",
+            "The actor died unexpectedly before finishing this task.; ",
+            "Fatal Python error: Segmentation fault",
+        ),
+        ("was killed", "The actor died unexpectedly before finishing this task.; ", None),
+    ],
+)
+def test_a_worker_of_verl_that_fails_names_its_log_and_one_that_dies_is_quoted(
+    how: str, says: str, quotes: str | None, shared_ray: None
+) -> None:
+    class Worker:
+        def fail(self, how: str) -> None:
+            import verl.workers.engine  # warns of each engine that is not installed
+            import verl.workers.engine_workers  # noqa: F401
 
-    def die() -> None:
-        print("RuntimeError: CUDA out of memory", file=sys.stderr, flush=True)
-        os._exit(1)
+            if how == "raised":
+                raise ValueError("no such layer")
+            if how == "was killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "crashed":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            try:
+                raise RuntimeError("CUDA out of memory")
+            except RuntimeError:
+                traceback.print_exc()
+                os._exit(1)
 
-    said = []
-    for function in (fail, die):
-        with pytest.raises(AlgorithmError) as caught, logs_named():
-            ray.get(ray.remote(Worker).remote().run.remote(function))
-        said.append(str(caught.value))
-        path = re.search(r"its log is ([^,\s]+)", said[-1])
-        assert path is not None, said[-1]
-        assert Path(path[1]).is_file()
-    assert said[0].startswith("a worker of verl failed: ValueError: no such layer; its log is /")
-    assert said[1].endswith("the last error there: RuntimeError: CUDA out of memory")
-
-
-class Worker:
-    def run(self, function: Callable[[], None]) -> None:
-        function()
+    with pytest.raises(AlgorithmError) as caught, logs_named():
+        ray.get(ray.remote(Worker).options(runtime_env=ON_CPU).remote().fail.remote(how))
+    said = str(caught.value)
+    path = re.search(r"its log is ([^,\s]+)", said)
+    assert path is not None, said
+    assert "engine is not available" in Path(path[1]).read_text(), "what verl warns of at its import"
+    assert said.startswith(f"a worker of verl failed: {says}")
+    assert said.endswith(f"the last error there: {quotes}" if quotes else path[1])

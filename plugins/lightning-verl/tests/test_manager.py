@@ -301,6 +301,38 @@ async def test_rewards_without_anything_to_learn_are_an_error_of_their_own() -> 
         await fit(Driven(drive, size=1), [{"say": "a"}])
 
 
+async def test_agents_that_do_not_call_the_model_are_told_so() -> None:
+    @rollout
+    async def elsewhere(task: dict[str, Any], llm: LLM) -> float:
+        return 1.0
+
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(1))
+        await driven.ask(["u0"])
+        for _ in range(2):
+            await asyncio.to_thread(driven.bridge.wait, 20)
+
+    with pytest.raises(AlgorithmError, match="none of its rollouts has called the model that is trained; agents call"):
+        await Trainer(algorithm=Driven(drive), n_runners=2).fit_async(elsewhere, [{"say": "a"}])
+
+
+async def test_the_first_group_that_is_dropped_for_its_length_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(2))
+        await driven.ask(["u0"], step=4)
+        await asyncio.to_thread(driven.bridge.wait, 20)
+        await driven.ask(["u1"], step=5, tasks=[1])
+        await asyncio.to_thread(driven.bridge.wait, 20)
+
+    driven = Driven(drive, batch_size=3, options=replace(OPTIONS, max_prompt_length=1))
+    with caplog.at_level("INFO", "lightning_verl.manager"):
+        await fit(driven, [{"say": "a"}, {"say": "b"}])
+    told = [each for each in caplog.records if "group_dropped" in each.message]
+    assert [each.levelname for each in told] == ["WARNING", "INFO"]
+    assert "has a row that fits: a prompt has " in told[0].message
+    assert "tokens, more than 1; training/n_groups_dropped counts further ones" in told[0].message
+
+
 async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() -> None:
     async def drive(driven: Driven) -> None:
         queue = Queue(1)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 PROBE = """
 import json
 import torch
-import lightning_verl.cpu.workers
+import lightning_verl.workers
 from verl.utils import device
 from verl.workers.engine import EngineRegistry
 from verl.workers.rollout.base import get_rollout_class
@@ -63,7 +63,7 @@ def test_asked_for_it_has_what_verl_looks_for() -> None:
         "memory": True,
         "delegates": True,
         "engine": "CpuLanguageModelEngine",
-        "critic": "CpuValueModelEngine",
+        "critic": "FSDPEngineWithValueHead",
         "sender": "WeightSender",
         "replica": "HFReplica",
     }

@@ -111,6 +111,7 @@ def trainer_in(folder: Path, mode: str = "sync", *, outcome: Any = None, serving
         ending=Ending(),
         options=settings.learning,
         report=lambda metrics, step: None,
+        keeps_best=settings.keeps_best,
     )
     trainer = make_trainer_class(mode)(OmegaConf.create(settings.verl), parts)
     trainer.actor_rollout_wg, trainer.train_dataloader, trainer.train_dataloader_it = Models(), Loader(), None
@@ -140,15 +141,14 @@ async def test_a_save_removes_what_a_kill_has_left_of_later_ones_and_not_itself(
     resumed._load_checkpoint()
     assert resumed.global_steps == 8
     await saved(resumed, 9)
-    assert left(tmp_path) == ["global_step_8", "global_step_9"]
+    assert left(tmp_path) == ["global_step_9"]
     last = trainer_in(tmp_path)
     last._load_checkpoint()
     assert last.actor_rollout_wg.loaded == ["global_step_9"]
 
 
 async def test_a_critic_that_there_is_not_has_no_say_in_how_many_stay(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path)
-    trainer.config.trainer.max_actor_ckpt_to_keep, trainer.config.trainer.max_critic_ckpt_to_keep = 3, 1
+    trainer = trainer_in(tmp_path, **{"trainer.max_actor_ckpt_to_keep": 3, "trainer.max_critic_ckpt_to_keep": 1})
     for step in (1, 2, 3, 4):
         await saved(trainer, step)
     assert left(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4)]
@@ -176,13 +176,19 @@ class Servers:
     async def resume(self, step: int) -> None: ...
 
 
-@pytest.mark.parametrize(("step", "expected"), [(5, ["wake"]), (6, ["save", "wake"])])
-async def test_the_last_step_of_the_last_epoch_is_saved_while_servers_sleep(
-    tmp_path: Path, step: int, expected: list[str]
+@pytest.mark.parametrize(
+    ("step", "test_freq", "expected"), [(5, 4, ["wake"]), (6, 4, ["save", "wake"]), (4, 4, ["save", "wake"])]
+)
+async def test_the_last_step_of_the_last_epoch_and_what_is_validated_is_saved_while_servers_sleep(
+    tmp_path: Path, step: int, test_freq: int, expected: list[str]
 ) -> None:
     happened: list[str] = []
     servers = Servers(happened)
-    trainer = trainer_in(tmp_path, serving=servers, **{"trainer.total_epochs": 2, "trainer.save_freq": 100})
+    trainer = trainer_in(
+        tmp_path,
+        serving=servers,
+        **{"trainer.total_epochs": 2, "trainer.save_freq": 100, "trainer.test_freq": test_freq},
+    )
     trainer.checkpoint_manager = servers
     trainer.actor_rollout_wg.save_checkpoint = lambda local_path, *_, **__: happened.append("save")
     (tmp_path / f"global_step_{step}").mkdir()

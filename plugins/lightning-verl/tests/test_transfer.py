@@ -2,20 +2,29 @@
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import torch
 import transfer_queue as tq
 from lightning_tokens.learning.groups import LearnedRow, Lesson
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 
 from lightning_core.errors import ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.cluster import ray_cluster
-    from lightning_verl.verl_internals.queue import TaskNumbers, TransferQueueRows, filter_by_lessons, own_queue
+    from lightning_verl.verl_internals.queue import (
+        StoredRows,
+        TaskNumbers,
+        TransferQueueRows,
+        filter_by_lessons,
+        own_queue,
+    )
 
 pytestmark = [
     pytest.mark.slow,
@@ -111,3 +120,20 @@ def test_verl_goes_through_as_many_tasks_as_it_is_told() -> None:
     assert len(TaskNumbers("3", max_samples=9)) == 3
     with pytest.raises(IndexError):
         tasks[3]
+
+
+def test_a_field_in_bf16_as_a_critic_on_a_gpu_writes_it_is_read_as_numbers(queue: None) -> None:
+    values = torch.nested.as_nested_tensor(
+        [torch.tensor([0.5, -1.25], dtype=torch.bfloat16), torch.tensor([2.0], dtype=torch.bfloat16)],
+        layout=torch.jagged,
+    )
+    tq.kv_batch_put(
+        keys=["1-0_0_0", "1-0_1_0"],
+        partition_id="train",
+        fields=TensorDict({"values": values}, batch_size=2),
+        tags=[{"status": "success"}] * 2,
+    )
+    batch = SimpleNamespace(keys=["1-0_0_0", "1-0_1_0"], partition_id="train")
+    found = StoredRows(batch, ["values", "none"]).numbers("values")
+    assert found is not None
+    assert [each.tolist() for each in found] == [[0.5, -1.25], [2.0]]

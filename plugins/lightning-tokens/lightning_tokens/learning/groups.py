@@ -75,7 +75,7 @@ def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptio
         if rewards[session] and not (options.mask_truncated and rollout.is_truncated):
             rows += _learned_rows(rollout, session, rewards[session], advantages[session], options)
     spread = {reward for each in rewards for reward in each.values()}
-    why = None if rows else "none of its rollouts has a row that fits"
+    why = None if rows else _why_without_rows(ended, options)
     if why and options.mask_truncated and any(each.is_truncated for each in ended):
         why += ", or all that do were cut off (mask_truncated)"
     only = next(iter(spread)) if len(spread) == 1 and n_rewarded > 1 else None
@@ -223,6 +223,14 @@ def _scores(rollout: EndedRollout, row: Row, answers: Sequence[Answer], options:
         if answer.reward is not None:
             scores[answer.stop - 1] = answer.reward
     return scores
+
+
+def _why_without_rows(rollouts: Sequence[EndedRollout], options: LearningOptions) -> str:
+    if all(not each.call_rewards and each.refusal is None for each in rollouts):
+        return "none of its rollouts has called the model that is trained; agents call the one that they are given"
+    longest = max((prompt for each in rollouts for prompt, _ in each.made.too_long), default=0)
+    limit = f": a prompt has {longest} tokens, more than {options.max_prompt_length}" if longest else ""
+    return f"none of its rollouts has a row that fits{limit}"
 
 
 def _why_dropped(rollouts: Sequence[EndedRollout], n_rewarded: int, options: LearningOptions) -> str:

@@ -93,7 +93,7 @@ def test_a_critic_needs_no_second_reward():
 def test_a_group_none_of_whose_rows_fit_is_dropped():
     told = options(max_prompt_length=1)
     lesson = learn_from_group([scored(1.0, told=told), scored(2.0, told=told)], options=told)
-    assert lesson.dropped == "none of its rollouts has a row that fits"
+    assert lesson.dropped == "none of its rollouts has a row that fits: a prompt has 2 tokens, more than 1"
 
 
 def test_a_group_without_spread_says_so():

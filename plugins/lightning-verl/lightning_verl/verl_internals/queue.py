@@ -179,7 +179,8 @@ class StoredRows:
         """Return a field of numbers; None where there is none."""
         if name not in self._data.keys():  # noqa: SIM118 - a TensorDict is not a mapping
             return None
-        return [row.numpy() for row in self._data[name].unbind()]
+        rows = self._data[name].unbind()
+        return [(row.float() if row.dtype == torch.bfloat16 else row).numpy() for row in rows]  # numpy has no bf16
 
     def objects(self, name: str) -> list[Any]:
         """Return a field of any values."""

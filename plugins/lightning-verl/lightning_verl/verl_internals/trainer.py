@@ -29,12 +29,12 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
-from lightning_verl.checkpoints import remove_older, repair_tracker
-from lightning_verl.config.saving import ADAPTER, servable_folder
+from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
+from lightning_verl.config import WORKERS
 from lightning_verl.ending import Enough
-from lightning_verl.hf import NAME
 from lightning_verl.lora import write_adapter
 from lightning_verl.outcome import Parts
+from lightning_verl.rules import ADAPTER, servable_folder
 from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Base
 else:
     _Base = object
-
-_OWN = "lightning_verl."
 
 _DRAIN_SECONDS = 30.0
 """How long calls may go on that nobody's rollout waits for, before the servers sleep."""
@@ -80,9 +78,9 @@ def check_with_verl(config: DictConfig) -> None:
         get_adv_estimator_fn(config.algorithm.adv_estimator)
         get_trainer_cls(config.trainer.v1.trainer_mode)
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
-        if str(model.external_lib or _OWN).startswith(_OWN):  # another library may register more, in the workers
+        if model.external_lib == WORKERS:  # another library may register more, in the workers
             get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-            if rollout.name not in (engines := {*RolloutReplicaRegistry._registry, NAME}):
+            if rollout.name not in (engines := {*RolloutReplicaRegistry._registry, "hf"}):
                 raise ValueError(f"actor_rollout_ref.rollout.name is {rollout.name!r}; there are: {sorted(engines)}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
@@ -100,6 +98,8 @@ class CancelsCalls:
     """
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        if RAY_ENDS.is_set():  # Ray would start again, all by itself
+            raise RuntimeError("the training has ended, and with it the model")
         name, server = await super()._acquire_server(request_id, **extra)  # type: ignore[misc]
         return name, _Server(server)
 
@@ -201,13 +201,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        if self.config.trainer.device == "cpu":
-            from lightning_verl.cpu import workers
+        from lightning_verl.workers import CpuActorRolloutRefWorker, LightningTrainingWorker
 
-            actor = workers.CpuDetachActorWorker if self._is_separate else workers.CpuActorRolloutRefWorker
-            for role in self.role_worker_mapping:
-                worker = workers.CpuTrainingWorker if role == Role.Critic else actor
-                self.role_worker_mapping[role] = ray.remote(worker)
+        for role in self.role_worker_mapping:
+            if role == Role.Critic:
+                self.role_worker_mapping[role] = ray.remote(LightningTrainingWorker)
+            elif self.config.trainer.device == "cpu":
+                self.role_worker_mapping[role] = ray.remote(CpuActorRolloutRefWorker)
 
     # Which groups
 
@@ -240,10 +240,9 @@ class LightningMixin(_Base):  # type: ignore[misc]
                 write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
         self.lightning.bridge.call(self.lightning.outcome.save(self.global_steps))
-        keep = [trainer.max_actor_ckpt_to_keep]
-        if self.use_critic:
-            keep.append(trainer.max_critic_ckpt_to_keep)
-        remove_older(Path(trainer.default_local_dir), newest=self.global_steps, keep=keep)
+        keep = [trainer.max_actor_ckpt_to_keep, *([trainer.max_critic_ckpt_to_keep] if self.use_critic else [])]
+        folder = Path(trainer.default_local_dir)
+        remove_older(folder, newest=self.global_steps, keep=None if self.lightning.keeps_best else keep)
 
     @property
     def has_more_to_keep(self) -> bool:
@@ -308,7 +307,9 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._loader_state = copy.deepcopy(self.train_dataloader.state_dict())
         # verl saves the last step by itself where `total_training_steps` ends the run, and not where the epochs do.
         is_last = self.global_steps // self.steps_per_epoch >= self.config.trainer.total_epochs
-        is_due = is_last or self.lightning.schedule.is_due()
+        frequency = self.config.trainer.test_freq
+        is_candidate = self.lightning.keeps_best and frequency > 0 and self.global_steps % frequency == 0
+        is_due = self.lightning.schedule.is_due() or is_last or is_candidate
         if is_due and self._is_unsaved:  # before the servers wake, and take their memory
             with marked_timer("save_checkpoint", self.timing_raw, color="green"):
                 self._save_checkpoint()
@@ -416,6 +417,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
             raise
         if not self._is_training:  # later, they are among those of the step
             self.lightning.report(metrics, self.global_steps)
+        note_reward(Path(self.config.trainer.default_local_dir), step=self.global_steps, reward=metrics["val/reward"])
         return metrics
 
     def _compute_metrics(

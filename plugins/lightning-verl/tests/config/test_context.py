@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lightning_tokens.testing import make_tiny_model
 from lightning_verl.config import load_settings
-from lightning_verl.config.context import let_servers_go_as_far, longest_conversation
+from lightning_verl.rules import longest_conversation, set_context_of_servers
 from lightning_verl.training import told_of
 from omegaconf import DictConfig
 
@@ -40,33 +40,33 @@ def limits(config: DictConfig) -> tuple[int | None, int | None]:
 def test_a_conversation_with_yarn_goes_on_behind_what_the_model_was_trained_on(with_yarn, row, longest):
     config = config_of(with_yarn)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=row)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=row)
     assert limits(config) == (longest, LONGER)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
 
 
 def test_the_model_is_left_as_it_is_where_rows_are_short(with_yarn):
     config = config_of(with_yarn)
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=40)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=40)
     assert limits(config) == (40, None)
 
 
 def test_a_length_that_is_asked_for_stays(with_yarn):
     config = config_of(with_yarn, **{"actor_rollout_ref.rollout.max_model_len": 80})
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (80, LONGER)
 
 
 def test_verl_takes_the_context_that_the_user_says(with_yarn):
     config = config_of(with_yarn, **{"+actor_rollout_ref.model.override_config.max_position_embeddings": 128})
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, 128)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == 128
 
 
 def test_a_model_without_yarn_is_left_as_it_is(tmp_path):
     config = config_of(make_tiny_model(tmp_path / "model", context=CONTEXT))
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, None)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == CONTEXT
 
@@ -75,7 +75,7 @@ def test_a_model_without_yarn_is_left_as_it_is(tmp_path):
 def test_vllm_plans_memory_for_the_longest_conversation_and_not_for_the_whole_context(tmp_path, row, longest):
     path = make_tiny_model(tmp_path / "model", context=CONTEXT)
     config = load_settings({"actor_rollout_ref.model.path": str(path)}, preset="grpo").verl
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=row)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=row)
     assert limits(config) == (longest, None)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
 
@@ -83,13 +83,13 @@ def test_vllm_plans_memory_for_the_longest_conversation_and_not_for_the_whole_co
 def test_a_length_that_is_asked_of_vllm_stays(tmp_path):
     path, asked = make_tiny_model(tmp_path / "model", context=CONTEXT), {"actor_rollout_ref.rollout.max_model_len": 50}
     config = load_settings({"actor_rollout_ref.model.path": str(path), **asked}, preset="grpo").verl
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=20)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=20)
     assert limits(config) == (50, None)
 
 
 def test_a_model_that_verl_fetches_later_is_as_long_as_a_row():
     config = config_of("hdfs://somewhere/model")
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, None)
     assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == 1000
 
@@ -107,6 +107,6 @@ def test_verls_servers_allow_as_much(with_yarn):
     from verl.workers.rollout.utils import get_max_position_embeddings
 
     config = config_of(with_yarn)
-    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
+    set_context_of_servers(config, told_of(config.actor_rollout_ref.model), row=1000)
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model, dataclass_type=HFModelConfig)
     assert get_max_position_embeddings(model.hf_config) == LONGER

@@ -219,16 +219,21 @@ SEPARATE_LORA = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.mo
 BACKEND = "actor_rollout_ref.rollout.checkpoint_engine.backend"
 
 
-def test_servers_apart_from_the_trainer_get_merged_adapters():
+@pytest.fixture
+def cupy(monkeypatch):
+    monkeypatch.setattr("lightning_verl.rules.find_spec", lambda name: name == "cupy")
+
+
+def test_servers_apart_from_the_trainer_get_merged_adapters(cupy):
     assert load_settings([*SEPARATE_LORA, f"{BACKEND}=nccl"]).verl.actor_rollout_ref.model.lora.merge
-    assert not load_settings(SEPARATE_LORA[:1]).verl.actor_rollout_ref.model.lora.merge
+    assert not load_settings([SEPARATE_LORA[0], f"{BACKEND}=nccl"]).verl.actor_rollout_ref.model.lora.merge
     assert not load_settings(SEPARATE_LORA[1:]).verl.actor_rollout_ref.model.lora.merge, "vLLM takes adapters"
 
 
 @pytest.mark.parametrize("assignment", ["actor_rollout_ref.model.lora.merge=false", f"{BACKEND}=delta_sharded"])
-def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refused(assignment):
+def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refused(assignment, cupy):
     with pytest.raises(ConfigError) as caught:
-        load_settings([*SEPARATE_LORA, assignment])
+        load_settings([*SEPARATE_LORA, f"{BACKEND}=nccl", assignment])
     assert assignment.partition("=")[0] + " is " in str(caught.value)
 
 
@@ -238,7 +243,10 @@ def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refu
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "the agent gives the reward, and has tools of its own"),
         ("data.val_max_samples=8", "samples are those of the datasets that the run is given"),
         ("+custom_reward_function.path=x.py", "the agent gives the reward"),
-        ("data.train_files=train.parquet", "samples are those of the datasets that the run is given"),
+        (
+            "data.image_base_dir=/images",
+            "the folder of the samples' images in agentlightning 0.3; models are trained on",
+        ),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "the trainer's runners run the agent"),
     ],
 )
@@ -248,6 +256,56 @@ def test_what_somebody_else_does_here_says_who(assignment, why):
     key = assignment.partition("=")[0].removeprefix("+")
     assert f"{key} has no effect: " in str(caught.value)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "backend is 'naive': it cannot send weights to other GPUs, as separate_async does; set it to nccl, which"),
+        ([f"{BACKEND}=nccl"], "backend is 'nccl': it needs cupy, which is not installed; pip install cupy-cuda13x"),
+        (
+            ["agentlightning.device=cpu"],
+            "trainer_mode is 'separate_async': its servers are vLLM's or SGLang's, on GPUs",
+        ),
+    ],
+)
+def test_generation_on_gpus_of_its_own_says_what_it_lacks_before_ray_starts(more, message):
+    with pytest.raises(ConfigError) as caught:
+        load_settings([SEPARATE_LORA[0], *more])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("actor_rollout_ref.rollout.temperature=0", "is 0; it has to be more than 0: groups of equal answers teach n"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=60", "is 60; it has to be more than 0, and 1 at most"),
+        ("actor_rollout_ref.actor.clip_ratio=-0.2", "is -0.2; it has to be 0 or more"),
+        ("actor_rollout_ref.actor.clip_ratio_high=-1", "is -1; it has to be 0 or more"),
+        ("actor_rollout_ref.rollout.top_p=0", "is 0; it has to be more than 0, and 1 at most"),
+        ("algorithm.gamma=1.5", "is 1.5; it has to be from 0 to 1"),
+    ],
+)
+def test_a_number_beyond_its_bounds_is_refused_in_one_line(assignment, message):
+    with pytest.raises(ConfigError) as caught:
+        load_settings([assignment])
+    assert str(caught.value).startswith(f"the configuration of verl is wrong: {assignment.partition('=')[0]} {message}")
+
+
+def test_greedy_validation_is_no_fault():
+    assert load_settings().verl.actor_rollout_ref.rollout.val_kwargs.temperature == 0
+
+
+@pytest.mark.parametrize("server", ["sglang", "hf"])
+def test_servers_whose_http_gives_no_tokens_are_refused_with_it(server):
+    with pytest.raises(ConfigError, match=rf"HTTP of actor_rollout_ref\.rollout\.name={server} gives no token ids"):
+        load_settings(["agentlightning.backend=openai", f"actor_rollout_ref.rollout.name={server}"])
+    load_settings(["agentlightning.backend=openai"])
+
+
+def test_files_of_samples_in_a_config_of_0_3_are_named_and_not_refused(caplog):
+    load_settings(["data.train_files=data/train.parquet", "data.val_files=data/val.parquet"])
+    assert "options_without_effect data.train_files, data.val_files; leave them out" in caplog.text
 
 
 def test_options_that_have_no_effect_and_do_no_harm_are_named(caplog):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from lightning_verl.config import load_settings, settings
+from lightning_verl import config as settings_of
+from lightning_verl.config import load_settings
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
@@ -143,7 +144,7 @@ def test_what_goes_on_to_another_program_may_have_any_key():
 
 def test_a_program_that_uses_hydra_itself_is_not_disturbed(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("a: 1\n")
-    settings._composed.cache_clear()
+    settings_of._composed.cache_clear()
     with initialize_config_dir(str(tmp_path), version_base=None):
         load_settings(preset="grpo")
         assert compose("mine").a == 1
@@ -159,7 +160,7 @@ def test_neither_verl_nor_torch_nor_ray_is_imported():
 
 
 def test_without_verl_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("lightning_verl.config.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_verl.config.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="verl is not installed; install lightning-verl"):
         load_settings()
 
@@ -241,19 +242,22 @@ def test_what_had_an_effect_in_0_3_only_is_told():
         load_settings({"agentlightning": {"trace_aggregator": {"debug": True}}})
 
 
-def test_checkpoints_are_written_by_time_and_the_newest_are_kept_unless_steps_are_said():
-    kept = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep")
-    plain = load_settings()
-    assert plain.checkpoint_seconds == 600
-    assert [plain.verl.trainer[name] for name in kept] == [2, 2]
-    own = load_settings(["agentlightning.checkpoint_minutes=0.5", "trainer.max_actor_ckpt_to_keep=null"])
-    assert own.checkpoint_seconds == 30
-    assert [own.verl.trainer[name] for name in kept] == [None, 2]
+def test_checkpoints_are_written_by_time_unless_steps_are_said():
+    assert load_settings().checkpoint_seconds == 600
+    assert load_settings(["agentlightning.checkpoint_minutes=0.5"]).checkpoint_seconds == 30
     for frequency in (20, -1):
         by_steps = load_settings({"trainer.save_freq": frequency})
         assert by_steps.checkpoint_seconds is None
         assert by_steps.verl.trainer.save_freq == frequency
-        assert [by_steps.verl.trainer[name] for name in kept] == [None, None]
+
+
+def test_the_best_checkpoint_and_the_newest_are_kept_unless_verls_keys_say_how_many():
+    plain = load_settings()
+    assert plain.keeps_best
+    assert plain.verl.trainer.max_actor_ckpt_to_keep is None, "verl would remove the best one"
+    assert load_settings({"trainer.save_freq": 20}).keeps_best
+    for number in ("null", "3"):
+        assert not load_settings([f"trainer.max_actor_ckpt_to_keep={number}"]).keeps_best
 
 
 def test_the_model_that_comes_out_is_validated_unless_it_is_said_when():

@@ -7,7 +7,6 @@ Prints a line of JSON for each step, and one at the end. Run by the tests; by ha
 
 import argparse
 import asyncio
-import itertools
 import json
 import os
 import random
@@ -25,9 +24,6 @@ from transformers import AutoTokenizer
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
-
-_begun = itertools.count()
-"""How many rollouts this process has begun with the agent that grows."""
 
 
 def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
@@ -70,12 +66,7 @@ def uneven(task: dict[str, Any], llm: LLM) -> float:
     return converse(task, llm, turns=random.randint(1, 3))
 
 
-@rollout
-def growing(task: dict[str, Any], llm: LLM) -> float:
-    return converse(task, llm, turns=1 if next(_begun) < 32 else 2)
-
-
-AGENTS = {"good": good, "flaky": flaky, "uneven": uneven, "growing": growing}
+AGENTS = {"good": good, "flaky": flaky, "uneven": uneven}
 
 
 class Told(VERL):
@@ -87,9 +78,7 @@ class Told(VERL):
     def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
         import ray
 
-        # With the mode separate_async, the second one is that which agents call.
-        is_separate = self.settings.verl.trainer.v1.trainer_mode == "separate_async"
-        server = ray.get_actor(f"hf_server_{int(is_separate)}")
+        server = ray.get_actor("hf_server_0")
         line = {"step": more.get("step"), "weights": ray.get(server.fingerprint.remote()), **metrics}
         sys.stderr.write(f"STEP {json.dumps(line)}\n")  # what the trainer's thread prints is logged instead
         sys.stderr.flush()

@@ -1,7 +1,7 @@
 import importlib.machinery
 import importlib.util
 
-import lightning_verl.config.settings as settings_of
+import lightning_verl.config as settings_of
 import pytest
 from lightning_verl.config import load_settings
 from omegaconf import OmegaConf
@@ -19,9 +19,9 @@ CPU = {"agentlightning.device": "cpu"}
         ("actor_rollout_ref.rollout.name", "hf"),
         ("actor_rollout_ref.rollout.dtype", "float32"),
         ("actor_rollout_ref.rollout.tensor_model_parallel_size", 1),
-        ("actor_rollout_ref.model.use_remove_padding", False),
+        ("actor_rollout_ref.model.use_remove_padding", True),
         ("actor_rollout_ref.model.override_config.attn_implementation", "sdpa"),
-        ("actor_rollout_ref.model.external_lib", "lightning_verl.cpu.workers"),
+        ("actor_rollout_ref.model.external_lib", "lightning_verl.workers"),
         ("actor_rollout_ref.actor.strategy", "fsdp2"),
         ("actor_rollout_ref.actor.fsdp_config.strategy", "fsdp2"),
         ("actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype", "fp32"),
@@ -30,7 +30,7 @@ CPU = {"agentlightning.device": "cpu"}
         ("actor_rollout_ref.ref.strategy", "fsdp2"),
         ("actor_rollout_ref.ref.use_torch_compile", False),
         ("critic.strategy", "fsdp2"),
-        ("critic.model.use_remove_padding", False),
+        ("critic.model.override_config.attn_implementation", "sdpa"),
         ("transfer_queue.backend.SimpleStorage.num_data_storage_units", 1),
     ],
 )
@@ -65,7 +65,7 @@ def test_adapters_are_merged_for_our_own_server():
 def test_without_a_device_nothing_of_it_is_set():
     settings = load_settings()
     assert settings.verl.actor_rollout_ref.rollout.name == "vllm"
-    assert settings.verl.actor_rollout_ref.model.external_lib is None
+    assert settings.verl.actor_rollout_ref.rollout.dtype == "bfloat16"
     assert load_settings(["agentlightning.device=cuda"]).verl.trainer.device == "cuda"
 
 
@@ -75,10 +75,8 @@ def test_attention_is_torchs_own_where_flash_attn_is_not_installed(monkeypatch, 
     flash = importlib.machinery.ModuleSpec("flash_attn", None) if is_there else None
     monkeypatch.setattr(settings_of, "find_spec", lambda name: flash if name == "flash_attn" else found(name))
     model = load_settings(["agentlightning.device=cuda"]).verl.actor_rollout_ref.model
-    assert model.use_remove_padding is is_there
+    assert model.use_remove_padding, "micro-batches of 16k tokens would be padded to several times as many"
     assert model.override_config.get("attn_implementation") == (None if is_there else "sdpa")
-    asked = load_settings(["agentlightning.device=cuda", "actor_rollout_ref.model.use_remove_padding=true"]).verl
-    assert asked.actor_rollout_ref.model.use_remove_padding
 
 
 def test_one_gpu_is_enough_for_what_is_set_without_being_said():
@@ -88,6 +86,7 @@ def test_one_gpu_is_enough_for_what_is_set_without_being_said():
     assert config.actor_rollout_ref.actor.fsdp_config.strategy == "fsdp2"
 
 
-def test_our_own_server_is_known_to_verl_on_a_gpu_too():
-    config = load_settings(["agentlightning.device=cuda", "actor_rollout_ref.rollout.name=hf"]).verl
-    assert config.actor_rollout_ref.model.external_lib == "lightning_verl.hf.register"
+def test_a_library_of_the_user_comes_beside_ours_which_has_the_server_and_the_critic():
+    own = load_settings(["actor_rollout_ref.model.external_lib=mine"]).verl
+    assert own.actor_rollout_ref.model.external_lib == ["lightning_verl.workers", "mine"]
+    assert own.critic.model.external_lib == "lightning_verl.workers"

@@ -1,10 +1,14 @@
-"""From what a user says to a whole configuration."""
+"""verl's configuration, and ours in it: read, merged with verl's defaults, checked and completed.
+
+Imports neither verl nor torch. What is refused, and why, is in `rules`.
+"""
 
 import copy
 import functools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,38 +19,99 @@ from hydra.core.global_hydra import GlobalHydra
 from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
 
 from lightning_core.errors import ConfigError
-from lightning_core.registry import did_you_mean
-from lightning_verl.config.conflicts import (
+from lightning_core.registry import check_options, did_you_mean
+from lightning_verl.requirements import count_gpus
+from lightning_verl.rules import (
     POLICY_LOSS,
+    PREFIX,
     ROLLOUT_LOSS,
     Facts,
+    Own,
+    TraceAggregator,
     faults_of_conflicts,
+    faults_of_data,
+    has_lora,
+    servable_folder,
     unused_options,
 )
-from lightning_verl.config.given import Given, Source
-from lightning_verl.config.layers import (
-    ALWAYS,
-    HF_REGISTERED,
-    PRESETS,
-    WITH_FSDP,
-    WITHOUT_FLASH_ATTN,
-)
-from lightning_verl.config.own import PREFIX, Own, read_own
-from lightning_verl.config.saving import has_lora, servable_folder
-from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU, count_workers
-from lightning_verl.requirements import count_gpus
 
 logger = logging.getLogger(__name__)
+
+Source = Mapping[str, Any] | str | Path | Sequence[str] | None
+"""What a configuration can be given as; omegaconf's are mappings, too."""
+
+WORKERS = "lightning_verl.workers"
+"""What verl imports wherever it makes a model, as `model.external_lib`."""
+
+_MODELS = ("actor_rollout_ref.model", "critic.model")
+_ENGINES = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
+
+_ALWAYS: dict[str, Any] = {
+    # The number of rows differs from step to step, so micro-batches are made by tokens
+    "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    # For the difference to what the actor says, and the correction of it
+    "actor_rollout_ref.rollout.calculate_log_probs": True,
+    "actor_rollout_ref.rollout.name": "vllm",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,  # verl's 2 needs two GPUs
+    "reward.num_workers": 0,  # the agent gives the reward
+    "critic.model.path": "${actor_rollout_ref.model.path}",
+    "critic.model.tokenizer_path": "${actor_rollout_ref.model.tokenizer_path}",
+    "critic.model.trust_remote_code": "${actor_rollout_ref.model.trust_remote_code}",
+    "trainer.logger": [],
+    # What was learned is kept: verl saves the last step, too, where it saves any; the others are saved by time
+    "trainer.save_freq": 1_000_000_000,
+    "trainer.test_freq": 1_000_000_000,  # verl validates after the last step, too, where it validates after any
+    "trainer.default_local_dir": "checkpoints",
+}
+"""What is set over verl's defaults before a user sets anything."""
+
+_WITH_FSDP: dict[str, Any] = {
+    "actor_rollout_ref.actor.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "critic.strategy": "fsdp2",
+    **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
+}
+"""What is set where verl's engine is FSDP, on any device: its second version."""
+
+_WITHOUT_FLASH_ATTN = {f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS}
+"""What trains with torch's own attention: flash-attn has no wheel for the newest torch."""
+
+_ON_CPU: dict[str, Any] = {
+    "trainer.device": "cpu",
+    "trainer.n_gpus_per_node": 1,
+    # verl counts accelerators only, so some are pretended; a bundle of its pools wants three cores
+    "ray_kwargs.ray_init.num_gpus": "${trainer.n_gpus_per_node}",
+    "ray_kwargs.ray_init.num_cpus": 16,
+    "ray_kwargs.ray_init.include_dashboard": False,
+    "actor_rollout_ref.rollout.name": "hf",
+    "actor_rollout_ref.rollout.dtype": "float32",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    **{f"{model}.enable_gradient_checkpointing": False for model in _MODELS},
+    **{f"{engine}.use_torch_compile": False for engine in _ENGINES},
+    **{f"{engine}.mixed_precision.param_dtype": "fp32" for engine in _ENGINES},
+    **{f"{engine}.dtype": "float32" for engine in _ENGINES},
+}
+"""Everything that verl needs to train on a processor, and the little that keeps it small."""
+
+_TRAJECTORIES: dict[str, Any] = {f"{PREFIX}.trace_aggregator.level": "trajectory"}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "grpo": {**_TRAJECTORIES, "algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 4},
+    "rloo": {**_TRAJECTORIES, "algorithm.adv_estimator": "rloo", "actor_rollout_ref.rollout.n": 4},
+    "ppo": {**_TRAJECTORIES, "algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.n": 1},
+}
+"""By name, what is set together, by dotted key."""
 
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
 _N_GPUS = "trainer.n_gpus_per_node"
-_KEPT = 2
-"""How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
-next is complete."""
+_KEPT = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 
 _COUNTS = {
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 1,
@@ -56,6 +121,7 @@ _COUNTS = {
     "actor_rollout_ref.model.lora_rank": 0,
     "actor_rollout_ref.rollout.n": 1,
     "actor_rollout_ref.rollout.val_kwargs.n": 1,
+    "critic.ppo_max_token_len_per_gpu": 1,
     "critic.ppo_mini_batch_size": 1,
     "data.max_prompt_length": 1,
     "data.max_response_length": 1,
@@ -81,6 +147,13 @@ _NOT_NULL = (
 _MAPPINGS = ("actor_rollout_ref.model.override_config.model_config", "trainer.v1.sync")
 """What has to be a mapping, although there is nothing in it at first."""
 
+_SUPERSEDED = {
+    f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
+    f"{PREFIX}.trace_aggregator.debug": "training/n_unmerged_rollouts counts the rollouts whose rows do not merge",
+    f"{PREFIX}.trace_aggregator.mismatch_log_dir": "nothing is written there",
+}
+"""Keys of agentlightning 0.3, and why they have no effect any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -94,14 +167,15 @@ class Settings:
     """How it is learned."""
     checkpoint_seconds: float | None
     """How long after a checkpoint the next one is written; None where `trainer.save_freq` says it in steps."""
-
+    keeps_best: bool = False
+    """Whether the best checkpoint and the newest are kept; else as many as verl's keys say."""
     of_machine: tuple[str, ...] = ()
-    """The keys of verl's that the machine has answered, and not the user: another answer is no other training."""
+    """The keys of verl's that the machine has answered, and not the user: another answer is the same training."""
 
     @property
     def batch_size(self) -> int:
         """How many groups verl learns from at once."""
-        return int(self.verl.data.train_batch_size) // updates_per_step(self.verl)
+        return int(self.verl.data.train_batch_size) // _updates_per_step(self.verl)
 
     @property
     def weights_folder(self) -> str:
@@ -112,7 +186,7 @@ class Settings:
 def load_settings(source: Source = None, *, preset: str | None = None) -> Settings:
     """Merge what is given with verl's packaged defaults, and check it.
 
-    Neither verl nor torch is imported. What the user sets wins over everything; `conflicts` says what is refused.
+    Neither verl nor torch is imported. What the user sets wins over everything; `rules` says what is refused.
 
     Args:
         source: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
@@ -127,24 +201,23 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
             f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}{did_you_mean(preset, PRESETS)}"
         )
     before = {} if preset is None else PRESETS[preset]
-    given = Given(source)
-    engine = given.values.pop("model_engine", "dp")
-    own = read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
+    leaves = list(_leaves(_read(source)))
+    added = {key.replace("+", "") for key, _ in leaves if "+" in key}
+    given = {key.replace("+", ""): value for key, value in leaves}
+    engine = given.pop("model_engine", "dp")
+    own = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
         own = own.model_copy(update={"device": own.device or "cpu"})
-    config = packaged_defaults(engine)
-    _lay(config, ALWAYS)
-    _lay(config, WITH_FSDP if engine == "dp" else {})
+    config = _packaged_defaults(engine)
+    _lay(config, _ALWAYS)
+    _lay(config, {f"{model}.external_lib": WORKERS for model in _MODELS})
+    _lay(config, _WITH_FSDP if engine == "dp" else {})
     _lay(config, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
-    _lay(config, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
-    if own.device != "cpu" and engine == "dp" and find_spec("flash_attn") is None:
-        _lay(config, WITHOUT_FLASH_ATTN)
-    if own.device != "cpu" and given.get("actor_rollout_ref.rollout.name") == "hf":
-        _lay(config, HF_REGISTERED)
-    if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
-        _lay(config, SEPARATE_ON_CPU)
+    _lay(config, _ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
+    if engine == "dp" and (own.device == "cpu" or find_spec("flash_attn") is None):
+        _lay(config, _WITHOUT_FLASH_ATTN)
     try:
-        _refuse(_set(config, given))
+        _refuse(_set(config, given, added))
         strategy = config.actor_rollout_ref.actor.strategy
         if engine == "dp" and strategy not in ("fsdp", "fsdp2"):
             raise ConfigError(
@@ -158,7 +231,7 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         learning = _learning(facts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
-        _complete(config, given, engine=str(engine))
+        _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     if unused := unused_options(facts, packaged=packaged):
@@ -169,20 +242,96 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
             "a model of what FSDP saves, or add hf_model to %s",
             _SAVED,
         )
-    by_time = given.get(_SAVE_FREQ) is None
-    of_machine = tuple(key for key in (_N_GPUS, *WITHOUT_FLASH_ATTN) if not given.has(key))
-    return Settings(config, own, learning, own.checkpoint_minutes * 60 if by_time else None, of_machine)
+    return Settings(
+        config,
+        own,
+        learning,
+        own.checkpoint_minutes * 60 if given.get(_SAVE_FREQ) is None else None,
+        keeps_best=not any(key in given for key in _KEPT),
+        of_machine=tuple(key for key in (_N_GPUS, *_WITHOUT_FLASH_ATTN) if key not in given),
+    )
 
 
-def _set(config: DictConfig, given: Given) -> Iterator[str]:
+def check_settings(settings: Settings, *, n_train: int, n_val: int | None, n_test: int | None = None) -> None:
+    """Check what can be known of a run before it starts, and would come out late or not at all.
+
+    Args:
+        settings: What `load_settings` gave.
+        n_train: How many samples there are to train on.
+        n_val: How many there are to validate on; None for no validation.
+        n_test: How many held-out ones there are; None for no test.
+
+    Raises:
+        ConfigError: Says all that does not fit.
+    """
+    faults = faults_of_data(settings.verl, settings.learning, n_train=n_train, n_val=n_val, n_test=n_test)
+    _refuse(faults, "does not fit")
+
+
+def _read(source: Source) -> Mapping[str, Any]:
+    try:
+        match source:
+            case None:
+                config: Any = {}
+            case Mapping():
+                config = source
+            case str() | Path():
+                if Path(source).suffix not in (".yaml", ".yml"):
+                    raise ConfigError(f"{source}: a configuration of verl is a file that ends in .yaml or .yml")
+                config = OmegaConf.load(source)
+            case _ if isinstance(source, Sequence) and all(isinstance(each, str) and "=" in each for each in source):
+                config = OmegaConf.from_dotlist(list(source))
+            case _:
+                raise ConfigError(
+                    "a configuration is a mapping, the path of a YAML file or a list of 'key.key=value', not "
+                    f"{source!r}"
+                )
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as exc:
+        raise ConfigError(f"cannot read the configuration {source}: {exc}") from exc
+    read = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+    if not isinstance(read, Mapping):
+        raise ConfigError(f"{source}: a configuration is a mapping of keys to values")
+    return read
+
+
+def _leaves(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{inside}{key}.")
+        else:
+            yield f"{inside}{key}", OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _read_own(given: dict[str, Any], before: Mapping[str, Any]) -> Own:
+    """Take our own keys out of what is given, and check them."""
+    for key, why in _SUPERSEDED.items():
+        if given.get(key):
+            warnings.warn(f"{key} has no effect: {why}; leave it out", DeprecationWarning, stacklevel=4)
+    inside = [key for key in given if f"{key}.".startswith(f"{PREFIX}.")]
+    nested = OmegaConf.create()
+    for key, value in {**before, **{key: given.pop(key) for key in inside}}.items():
+        OmegaConf.update(nested, key, value, force_add=True)
+    read: Any = OmegaConf.to_container(nested)
+    values: Any = read.get(PREFIX, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{PREFIX} is {values!r}; it has to be a mapping")
+    check_options(PREFIX, values, Own)
+    check_options(f"{PREFIX}.trace_aggregator", values.get("trace_aggregator") or {}, TraceAggregator)
+    try:
+        return Own.model_validate(values)
+    except ValidationError as exc:
+        raise ConfigError(f"{PREFIX}: {exc}") from exc
+
+
+def _set(config: DictConfig, given: Mapping[str, Any], added: set[str]) -> Iterator[str]:
     """Set what was given, and give what verl has no key for, or a number, a truth value or a mapping."""
-    for name, value in given.values.items():
+    for name, value in given.items():
         before = OmegaConf.select(config, name, throw_on_resolution_failure=False)
         if kind := _kind_wanted(name, before, value):
             yield f"{name} is {value!r}; it has to be a {kind}"
             continue
         try:
-            OmegaConf.update(config, name, value, force_add=name in given.added)
+            OmegaConf.update(config, name, value, force_add=name in added or name == "data.image_base_dir")
         except OmegaConfBaseException as exc:
             parent, _, key = str(exc.full_key).rpartition(".")
             beside = OmegaConf.select(config, parent) if parent else config
@@ -213,36 +362,38 @@ def _kind_wanted(name: str, before: Any, value: Any) -> str | None:
     return "number" if isinstance(before, int | float) and is_no_number else None
 
 
-def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
+def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row: int) -> None:
     """Set the options that follow from the rest, unless they are set, and write paths out."""
     for section, name in ((config.actor_rollout_ref.model, "path"), (config.trainer, "default_local_dir")):
         section[name] = os.path.expanduser(str(section[name]))  # neither verl nor transformers understands a `~`
+    for model in _MODELS:
+        if theirs := given.get(f"{model}.external_lib"):
+            OmegaConf.update(config, f"{model}.external_lib", [WORKERS, theirs])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
     is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
     if trainer.device != "cpu" and not is_separate and given.get(_N_GPUS) is None:
         trainer.n_gpus_per_node = count_gpus() or trainer.n_gpus_per_node
     if has_lora(config) and (
         config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
-        or trainer.v1.trainer_mode == "separate_async"  # verl 0.9 sends the frozen base there, without the adapter
+        or is_separate  # verl 0.9 sends the frozen base there, without the adapter
     ):
         config.actor_rollout_ref.model.lora.merge = True
     if given.get("actor_rollout_ref.actor.ppo_mini_batch_size") is None:
-        updates = updates_per_step(config)
+        updates = _updates_per_step(config)
         if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
             actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
-    if trainer.device == "cpu":
-        count_workers(config, given)
+    for part in ("actor_rollout_ref.actor", "critic"):  # the reference's and the servers' follow the actor's
+        if (key := f"{part}.ppo_max_token_len_per_gpu") not in given:
+            OmegaConf.update(config, key, max(OmegaConf.select(config, key), row))
+    if trainer.device == "cpu" and "ray_kwargs.ray_init.num_cpus" not in given:
+        config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.nnodes * trainer.n_gpus_per_node - 1)
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
-    if given.get(_SAVE_FREQ) is None:
-        for name in ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"):
-            if not given.has(f"trainer.{name}"):
-                trainer[name] = _KEPT
     if given.get(_SAVED) is None and engine == "dp" and not has_lora(config):
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
 
 
-def _let_loss_correct(config: DictConfig, given: Given) -> None:
+def _let_loss_correct(config: DictConfig, given: Mapping[str, Any]) -> None:
     """Choose the loss that corrects by itself where the actor's own probabilities of the old policy are left out.
 
     verl's newer trainer neither chooses it, nor tells it how to correct.
@@ -290,32 +441,24 @@ def _learning(facts: Facts) -> LearningOptions:
     )
 
 
-def updates_per_step(config: DictConfig) -> int:
+def _updates_per_step(config: DictConfig) -> int:
     """Return in how many parts verl takes a batch; more than one in its mode `separate_async`."""
     v1 = config.trainer.v1
     return int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
 
 
-def _refuse(faults: Iterable[str]) -> None:
+def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
     found = list(faults)
-    if len(found) == 1:
-        raise ConfigError(f"the configuration of verl is wrong: {found[0]}")
+    before = f"the configuration of verl {what}:"
     if found:
-        raise ConfigError("the configuration of verl is wrong:\n  " + "\n  ".join(found))
+        raise ConfigError(f"{before} {found[0]}" if len(found) == 1 else "\n  ".join([before, *found]))
 
 
 _NAME = "ppo_trainer"
 
 
-def packaged_defaults(model_engine: object = "dp") -> DictConfig:
-    """Compose what verl's trainer is started with when nothing is set.
-
-    Args:
-        model_engine: The engine that trains; verl has a set of defaults for each.
-
-    Raises:
-        ConfigError: When verl is not installed, or has no such engine.
-    """
+def _packaged_defaults(model_engine: object) -> DictConfig:
+    """Compose what verl's trainer is started with when nothing is set; verl has a set of defaults for each engine."""
     folder = _folder()
     engines = sorted(path.stem for path in (folder / "model_engine").glob("*.yaml"))
     if model_engine not in engines:

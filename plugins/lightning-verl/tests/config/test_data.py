@@ -34,7 +34,8 @@ def test_what_fits_passes(model):
 
 def test_fewer_samples_than_a_batch_are_refused(model):
     assert refused(settings(model), n_train=7) == (
-        "data.train_batch_size is 8, and the training dataset has 7 samples, less than one batch; set it to what there "
+        "the configuration of verl does not fit: data.train_batch_size is 8, and the training dataset has 7 samples, "
+        "less than one batch; set it to what there "
         "is, or less"
     )
 
@@ -75,7 +76,8 @@ def test_a_model_of_images_is_refused_before_anything_starts(model, inside):
     told[inside] = rope if inside == "rope_scaling" else {"rope_parameters": rope}
     (model / "config.json").write_text(json.dumps(told))
     assert refused(settings(model)) == (
-        f"actor_rollout_ref.model.path is {str(model)!r}, a model of images (qwen2_vl) that places each token in "
+        f"the configuration of verl does not fit: actor_rollout_ref.model.path is {str(model)!r}, a model of images "
+        "(qwen2_vl) that places each token in "
         "several dimensions (mrope_section in its config.json), and rows of training have one; take a model of "
         "text alone"
     )
@@ -89,10 +91,9 @@ def test_a_model_of_images_whose_tokens_stand_in_a_line_is_taken(model):
 
 @pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "nowhere", "~nobody-of-this-name/model"])
 def test_a_model_that_is_nowhere_is_refused(path):
-    message = refused(settings(path))
-    assert message == (
-        f"actor_rollout_ref.model.path is {path!r}: there is no such folder, and it is no 'owner/name' of the "
-        "Hugging Face hub"
+    assert refused(settings(path)) == (
+        f"the configuration of verl does not fit: actor_rollout_ref.model.path is {path!r}: there is no such folder, "
+        "and it is not an 'owner/name' of the Hugging Face hub"
     )
 
 
@@ -116,7 +117,9 @@ def test_all_that_does_not_fit_is_said_at_once(model):
 
 def test_a_validation_of_nothing_is_refused(model):
     assert "there is no validation dataset" in refused(settings(model, **{"trainer.val_only": True}))
-    assert refused(settings(model), n_val=0).startswith("the validation dataset is empty")
+    assert refused(settings(model), n_val=0).endswith(
+        "the validation dataset is empty; leave it out, or give it samples"
+    )
 
 
 def test_an_empty_test_dataset_is_refused(model):
@@ -131,10 +134,17 @@ def test_an_empty_test_dataset_is_refused(model):
         ({"data.train_batch_size": 512}, 256),
         ({"data.train_batch_size": 300}, 300),
         ({"data.train_batch_size": 12, "actor_rollout_ref.actor.ppo_mini_batch_size": 6}, 6),
-        ({"data.train_batch_size": 8, "trainer.v1.trainer_mode": "separate_async"}, 2),
+        (
+            {
+                "data.train_batch_size": 8,
+                "trainer.v1.trainer_mode": "separate_async",
+                "actor_rollout_ref.rollout.checkpoint_engine.backend": "mooncake",
+            },
+            2,
+        ),
     ],
 )
-def test_a_mini_batch_that_nobody_set_fits_into_the_batch(more, mini):
+def test_a_mini_batch_that_was_not_set_fits_into_the_batch(more, mini):
     loaded = load_settings(more, preset="ppo")
     assert loaded.verl.actor_rollout_ref.actor.ppo_mini_batch_size == mini
     assert loaded.verl.critic.ppo_mini_batch_size == mini
@@ -201,14 +211,21 @@ def test_of_an_adapter_alone_the_weights_are_saved_unless_it_is_set():
     assert not whole.verl.actor_rollout_ref.actor.checkpoint.save_lora_only
 
 
-def test_separate_generation_on_a_processor_has_a_process_and_a_way_for_weights(model):
-    more = {"trainer.v1.trainer_mode": "separate_async", "actor_rollout_ref.actor.ppo_mini_batch_size": 2}
-    loaded = settings(model, **more)
+@pytest.mark.parametrize("preset", ["grpo", "ppo"])
+def test_rows_as_long_as_those_of_0_3s_examples_fit_by_default(model, preset):
+    lengths = {"trajectory_max_prompt_length": 4096, "trajectory_max_response_length": 34384}
+    more = {"actor_rollout_ref.model.path": str(model), "data.train_batch_size": 8}
+    loaded = load_settings({**more, "agentlightning": {"trace_aggregator": lengths}}, preset=preset)
     check_settings(loaded, n_train=8, n_val=None)
-    assert loaded.verl.ray_kwargs.ray_init.num_gpus == 2
-    more_of_them = settings(model, **more, **{"actor_rollout_ref.rollout.n_gpus_per_node": 3}).verl.ray_kwargs.ray_init
-    assert more_of_them.num_gpus == 4
-    assert more_of_them.num_cpus == loaded.verl.ray_kwargs.ray_init.num_cpus + 2 * 2
+    ours = loaded.verl.actor_rollout_ref
+    rooms = [ours.actor.ppo_max_token_len_per_gpu, loaded.verl.critic.ppo_max_token_len_per_gpu]
+    rooms += [ours.ref.log_prob_max_token_len_per_gpu, ours.rollout.log_prob_max_token_len_per_gpu]
+    assert rooms == [38480] * 4
+    short = load_settings(preset=preset).verl
+    assert (short.actor_rollout_ref.actor.ppo_max_token_len_per_gpu, short.critic.ppo_max_token_len_per_gpu) == (
+        16384,
+        32768,
+    )
 
 
 def test_a_damaged_model_says_where(model):

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from lightning_core.errors import InvalidInput
 from lightning_core.types import LLM, Dataset, RolloutMode
-from lightning_verl.vllm.server import VLLMServer
+from lightning_tokens.vllm.server import VLLMServer
 
 
 class EvaluateModel(Evaluate):

@@ -1,0 +1,604 @@
+"""Our own keys, and the rules: what verl would take silently, and learn something else from, or lose what was learned.
+
+Everything else is left to verl, which knows its keys and asserts its sizes. The rules are:
+
+1. Of verl's options, those for what another part does here are refused: the agent gives the reward and has the tools.
+2. Samples are rollouts or rows, by what the estimator can: verl's own take rows, and of `grpo` only the last ones.
+3. A KL penalty in rewards comes too late for estimators that compare rollouts.
+4. `call_discount` belongs to `credit=discounted`, and a penalty for long responses to `credit=final`.
+5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
+6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
+7. Calls over HTTP cannot go on with new weights, and say the options of the chat template themselves.
+8. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
+   the adapter merged into them, and they need a way for weights between GPUs.
+9. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
+   what is trained.
+10. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
+11. Numbers are within their bounds; a row fits into a micro-batch, a batch into the dataset.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from lightning_tokens import context
+from lightning_tokens.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level
+from omegaconf import DictConfig, OmegaConf, open_dict
+from pydantic import BaseModel, ConfigDict, Field
+
+from lightning_core.errors import ConfigError
+
+PREFIX = "agentlightning"
+"""The key that our own ones are under, as in agentlightning 0.3; everything else in a configuration is verl's."""
+
+ROLLOUT_LOSS = "seq-mean-token-mean"
+"""The loss of verl's that the weights of rows belong to."""
+
+POLICY_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
+
+ADAPTER = "lora_adapter"
+"""The folder of an adapter, in the checkpoint of an actor that FSDP trains."""
+
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Length = Annotated[int, Field(strict=True, ge=1)]
+
+
+class TraceAggregator(BaseModel):
+    """`agentlightning.trace_aggregator`: what a row is, and how long it may be."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    level: Level = "transition"
+    """A row for each model call, or one for all calls whose tokens are exactly continuous."""
+    trajectory_max_prompt_length: _Length = 2048
+    """Tokens; the longest prompt of a trajectory, which is the first turn's."""
+    trajectory_max_response_length: _Length = 8192
+    """Tokens; the longest response of a trajectory: all answers, and what came in between."""
+    debug: bool | None = None
+    mismatch_log_dir: str | None = None
+
+
+class Own(BaseModel):
+    """What is set under `agentlightning`; `docs/verl.md` says what each key means."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["cpu", "cuda"] | None = None
+    """Where models are trained and served; None to look for an accelerator."""
+    backend: Literal["tokens", "openai"] = "tokens"
+    """How the proxy asks verl's rollout servers: with token ids, or over their HTTP."""
+    trace_aggregator: TraceAggregator = TraceAggregator()
+    credit: Credit = "final"
+    """Which rewards an answer is judged by."""
+    call_discount: Annotated[_Number, Field(ge=0, le=1)] = 1.0
+    """By how much a reward counts less for each call before it."""
+    reward_weights: dict[str, _Number] = Field(default_factory=dict)
+    """By name of a reward, its weight; empty for the primary reward alone."""
+    on_failure: Literal["drop"] | _Number = "drop"
+    """What a rollout that failed is worth."""
+    mask_truncated: bool = False
+    """Whether rollouts that were cut off are left out of the loss, as in DAPO."""
+    overlong_buffer: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Tokens before the limit of a response over which its reward sinks, as in DAPO; 0 for none."""
+    overlong_penalty: Annotated[_Number, Field(gt=0)] = 1.0
+    """By how much the reward of a response of the full length sinks."""
+    advantage: Literal["rollout", "row"] | None = None
+    """Whether a rollout or a row is a sample; None for the rollout where that is known for the estimator."""
+    loss: Literal["rollout", "verl"] | None = None
+    """Whether rollouts weigh the same in the loss; None for that, unless `actor.loss_agg_mode` is set."""
+    checkpoint_minutes: Annotated[_Number, Field(gt=0)] = 10.0
+    """How long after a checkpoint the next one is written, where `trainer.save_freq` does not say it in steps."""
+    port: int | None = None
+
+
+class Facts(NamedTuple):
+    """What the rules look at."""
+
+    config: DictConfig
+    """verl's, whole."""
+    given: Mapping[str, Any]
+    """What the user set of it, by dotted key."""
+    own: Own
+    """Our own keys."""
+
+    def value(self, key: str) -> Any:
+        """Return what a key of either has; None where there is none."""
+        if key.startswith(f"{PREFIX}."):
+            return getattr(self.own, key.removeprefix(f"{PREFIX}."))
+        found = OmegaConf.select(self.config, key)
+        return OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+
+    @property
+    def estimator(self) -> str:
+        return str(self.config.algorithm.adv_estimator)
+
+    @property
+    def mode(self) -> str:
+        return str(self.config.trainer.v1.trainer_mode)
+
+    @property
+    def is_fsdp(self) -> bool:
+        return str(self.config.actor_rollout_ref.actor.strategy).startswith("fsdp")
+
+    @property
+    def is_loss_by_rollout(self) -> bool:
+        """Whether rollouts weigh the same in the loss."""
+        return self.own.loss == "rollout" or (
+            self.own.loss is None and self.given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS)
+        )
+
+
+_LOSS_MODE = "actor_rollout_ref.actor.loss_agg_mode"
+_AGENT = "the agent gives the reward, and has tools of its own"
+_DATASETS = "samples are those of the datasets that the run is given"
+_RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
+_OLDER = "verl's newer trainer, which runs here, does not look at it"
+_IMAGES = "the folder of the samples' images in agentlightning 0.3; models are trained on text alone"
+_MODEL = "actor_rollout_ref.model"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_ENGINE = f"{_ROLLOUT}.checkpoint_engine.backend"
+
+TOOL_FORMAT = f"{_ROLLOUT}.multi_turn.format"
+"""How a model writes calls of tools: the one option of verl's turns that has an effect here."""
+
+_WITHOUT_EFFECT = {
+    "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
+    "algorithm.pf_ppo": _OLDER,
+    "algorithm.use_pf_ppo": _OLDER,
+    "custom_reward_function": _AGENT,
+    "reward": _AGENT,
+    "reward_model": _AGENT,
+    "sandbox_fusion": _AGENT,
+    "data.tool_config_path": _AGENT,
+    "data.function_tool_path": _AGENT,
+    f"{_ROLLOUT}.multi_turn": _AGENT,
+    "data.custom_cls": _DATASETS,
+    "data.image_base_dir": _IMAGES,
+    "data.val_max_samples": _DATASETS,
+    "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
+    "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
+    f"{_ROLLOUT}.agent.default_agent_loop": _RUNNERS,
+    f"{_ROLLOUT}.agent.agent_loop_config_path": _RUNNERS,
+    f"{_ROLLOUT}.do_sample": f"what is learned from is drawn at {_ROLLOUT}.temperature",
+}
+"""By key, or what keys are under, why it is refused: it would not be used."""
+
+_UNUSED = (
+    "skip",
+    f"{_ROLLOUT}.agent.num_workers",
+    f"{_ROLLOUT}.moe_load_balance_metrics_interval",
+    f"{_ROLLOUT}.over_sample_rate",
+    f"{_ROLLOUT}.trace",
+    "data.audio_key",
+    "data.image_key",
+    "data.image_patch_size",
+    "data.video_key",
+    "data.mm_processor_kwargs",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts",
+    "data.filter_overlong_prompts_workers",
+    "data.prompt_key",
+    "data.return_full_prompt",
+    "data.return_multi_modal_inputs",
+    "data.return_raw_chat",
+    "data.return_raw_input_ids",
+    "data.reward_fn_key",
+    "data.train_files",
+    "data.truncation",
+    "data.trust_remote_code",
+    "data.use_shm",
+    "data.val_batch_size",
+    "data.val_files",
+    "data.validation_shuffle",
+    "trainer.balance_batch",
+    "trainer.esi_redundant_time",
+    "trainer.log_val_generations",
+    "trainer.ray_wait_register_center_timeout",
+    "trainer.use_v1",
+    "trainer.validation_data_dir",
+)
+"""Keys, or what keys are under, without effect here, which change nothing of what is learned: a warning names them."""
+
+_REFUSED = {
+    "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
+    "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
+    "critic.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
+    "distillation.enabled": "what the teacher says is collected by verl's own agents, not here",
+    f"{_ROLLOUT}.enable_rollout_routing_replay": "the rollouts do not record which experts have answered",
+}
+"""By key, why it cannot be true."""
+
+_WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+
+_BOUNDS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    **{
+        f"actor_rollout_ref.actor.{name}": ("0 or more", lambda value: value >= 0)
+        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "optim.lr")
+    },
+    f"{_ROLLOUT}.temperature": ("more than 0: groups of equal answers teach nothing", lambda value: value > 0),
+    f"{_ROLLOUT}.val_kwargs.temperature": ("0 or more", lambda value: value >= 0),
+    **{
+        key: ("more than 0, and 1 at most", lambda value: 0 < value <= 1)
+        for key in (f"{_ROLLOUT}.gpu_memory_utilization", f"{_ROLLOUT}.top_p", f"{_ROLLOUT}.val_kwargs.top_p")
+    },
+    **{f"algorithm.{name}": ("from 0 to 1", lambda value: 0 <= value <= 1) for name in ("gamma", "lam")},
+}
+"""By key, what a number has to be, beyond which verl takes it silently."""
+
+
+def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
+    """Give what contradicts itself.
+
+    Args:
+        facts: What was set, and its consequences.
+        packaged: verl's defaults: a key with the same value counts as not set.
+    """
+    for key in facts.given:
+        why = next((why for name, why in _WITHOUT_EFFECT.items() if _is_under(key, (name,))), None)
+        if why is not None and key != TOOL_FORMAT and _says_something(facts.given, key, packaged):
+            yield f"{key} has no effect: {why}; leave it out"
+    for key, (bounds, is_within) in _BOUNDS.items():
+        if isinstance(value := facts.value(key), int | float) and not is_within(value):
+            yield f"{key} is {value!r}; it has to be {bounds}"
+    for rules in (_of_samples, _of_losses, _of_servers, _of_checkpoints_and_groups):
+        yield from (f"{key} is {facts.value(key)!r}: {why}" for key, why in rules(facts))
+
+
+def unused_options(facts: Facts, *, packaged: DictConfig) -> list[str]:
+    """Return which options have no effect here, and do no harm.
+
+    Args:
+        facts: As for `faults_of_conflicts`.
+        packaged: The same.
+    """
+    given, rows = facts.given, facts.own.trace_aggregator
+    limits = {"trajectory_max_prompt_length", "trajectory_max_response_length"} & rows.model_fields_set
+    unused = (*_UNUSED, *(("algorithm.gamma", "algorithm.lam") if facts.estimator in ("grpo", "rloo") else ()))
+    return [
+        *(key for key in given if _is_under(key, unused) and _says_something(given, key, packaged)),
+        *(f"{PREFIX}.trace_aggregator.{name}" for name in sorted(limits) if rows.level == "transition"),
+    ]
+
+
+def _is_under(key: str, names: tuple[str, ...]) -> bool:
+    return f"{key}.".startswith(tuple(f"{name}." for name in names))
+
+
+def _says_something(given: Mapping[str, Any], key: str, packaged: DictConfig) -> bool:
+    value, default = given.get(key), OmegaConf.select(packaged, key, throw_on_resolution_failure=False)
+    return value not in (None, "", default) and (value is not False or default is True)
+
+
+def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Rules 2 to 4."""
+    own, estimator = facts.own, facts.estimator
+    ours = ", ".join(OWN_ESTIMATORS)
+    if estimator in _WITHOUT_DATA:
+        yield "algorithm.adv_estimator", "it needs what rollouts do not collect; use grpo or rloo"
+    if own.advantage == "rollout" and estimator not in OWN_ESTIMATORS:
+        yield (
+            "agentlightning.advantage",
+            f"{estimator} takes each row for a sample ({ours} have whole rollouts): set it to row",
+        )
+    if own.advantage == "row" and estimator == "grpo" and own.credit != "final":
+        yield (
+            "agentlightning.credit",
+            "with agentlightning.advantage=row and grpo verl compares only the last row of each rollout, so it would "
+            "have no effect; leave agentlightning.advantage out",
+        )
+    if own.mask_truncated and (own.advantage == "row" or estimator not in OWN_ESTIMATORS):
+        yield (
+            "agentlightning.mask_truncated",
+            f"it leaves rows out, and {estimator} compares rows here, so that their rewards would be missing; use "
+            f"agentlightning.advantage=rollout with {ours}",
+        )
+    if facts.config.algorithm.use_kl_in_reward and estimator in ("grpo", "rloo") and own.advantage != "row":
+        yield (
+            "algorithm.use_kl_in_reward",
+            f"it changes rewards after {estimator} has compared them; set "
+            "actor_rollout_ref.actor.use_kl_loss=true instead, or agentlightning.advantage=row",
+        )
+    if own.call_discount != 1.0 and own.credit != "discounted":
+        yield "agentlightning.call_discount", "it has an effect with agentlightning.credit=discounted only"
+    elif own.call_discount != 1.0 and estimator == "gae":
+        yield "agentlightning.call_discount", "with gae, algorithm.gamma discounts by tokens"
+    if own.overlong_buffer and own.credit != "final":
+        yield (
+            "agentlightning.credit",
+            "agentlightning.overlong_buffer lowers the reward of a whole rollout; set "
+            "agentlightning.credit=final, or agentlightning.mask_truncated instead of the buffer",
+        )
+    rows, limit = own.trace_aggregator, "trajectory_max_response_length"
+    is_default = rows.level == "trajectory" and limit not in rows.model_fields_set
+    if own.overlong_buffer and is_default and facts.config.data.max_response_length < getattr(rows, limit):
+        yield (
+            "agentlightning.overlong_buffer",
+            "it counts from the limit of a whole trajectory, and not from data.max_response_length; set "
+            f"agentlightning.trace_aggregator.{limit}, too",
+        )
+    if own.overlong_penalty != 1.0 and not own.overlong_buffer:
+        yield (
+            "agentlightning.overlong_penalty",
+            "it has an effect with agentlightning.overlong_buffer; set that, too",
+        )
+
+
+def _of_losses(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Rules 5 and 6."""
+    if facts.own.loss == "rollout" and facts.given.get(_LOSS_MODE) not in (None, ROLLOUT_LOSS):
+        yield _LOSS_MODE, "agentlightning.loss is 'rollout'; set one of the two"
+    if facts.value(POLICY_LOSS) == "geo_mean" and facts.is_loss_by_rollout:
+        yield POLICY_LOSS, "it takes a mean of its own over each micro-batch; set agentlightning.loss=verl"
+    correction, chosen = facts.config.algorithm.rollout_correction, facts.given.get(POLICY_LOSS)
+    if not correction.bypass_mode:
+        if chosen == "bypass_mode":
+            yield POLICY_LOSS, "it needs algorithm.rollout_correction.bypass_mode=true; set it, too"
+    elif chosen not in (None, "bypass_mode"):
+        if correction.rollout_is or correction.rollout_rs:
+            yield (
+                POLICY_LOSS,
+                "with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs have no effect; leave "
+                "these out, or the loss_mode",
+            )
+    elif correction.loss_type == "ppo_clip" and correction.rollout_is:
+        yield (
+            "algorithm.rollout_correction.rollout_is",
+            "it has no effect with bypass_mode and loss_type=ppo_clip; set loss_type=reinforce, or leave it out",
+        )
+
+
+def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Rules 7 and 8."""
+    model, server = facts.config.actor_rollout_ref.model, facts.config.actor_rollout_ref.rollout.name
+    if facts.own.backend == "openai":
+        if facts.config.data.apply_chat_template_kwargs:
+            yield (
+                "data.apply_chat_template_kwargs",
+                "it has no effect with agentlightning.backend=openai: the agent says it in its calls, as "
+                "chat_template_kwargs; leave it out",
+            )
+        if facts.mode != "sync":
+            yield (
+                "trainer.v1.trainer_mode",
+                "with agentlightning.backend=openai it cuts answers short when weights change; only "
+                "agentlightning.backend=tokens goes on with them",
+            )
+        if server != "vllm":
+            yield (
+                "agentlightning.backend",
+                f"the HTTP of actor_rollout_ref.rollout.name={server} gives no token ids, and nothing is learned "
+                "without them; leave it out, or set the name to vllm",
+            )
+    engine = facts.config.actor_rollout_ref.actor.strategy
+    read, other = ("lora.rank", "lora_rank") if engine == "megatron" else ("lora_rank", "lora.rank")
+    if facts.value(f"{_MODEL}.{other}") > 0 and facts.value(f"{_MODEL}.{read}") <= 0:
+        yield f"{_MODEL}.{other}", f"{engine} does not read it, and would train the whole model; set {_MODEL}.{read}"
+    if model.lora_adapter_path and facts.is_fsdp and model.lora_rank <= 0:
+        yield f"{_MODEL}.lora_adapter_path", f"verl reads it with {_MODEL}.lora_rank only; set that to its rank"
+    is_separate = facts.mode == "separate_async"
+    if has_lora(facts.config) and (is_separate or server == "hf") and facts.given.get(f"{_MODEL}.lora.merge") is False:
+        yield (
+            f"{_MODEL}.lora.merge",
+            "with separate_async and with rollout.name=hf whole weights are sent, without the adapter unless it is "
+            "merged into them; leave it out",
+        )
+    if not is_separate:
+        return
+    sends = str(facts.value(_ENGINE))
+    if facts.own.device == "cpu" or server == "hf":
+        yield "trainer.v1.trainer_mode", "its servers are vLLM's or SGLang's, on GPUs of their own; set colocate_async"
+    elif sends == "naive":
+        yield (
+            _ENGINE,
+            "it cannot send weights to other GPUs, as separate_async does; set it to nccl, which needs cupy "
+            "(pip install cupy-cuda13x), or to nixl or mooncake",
+        )
+    elif sends in ("nccl", "nixl", "delta_sharded") and find_spec("cupy") is None:
+        yield _ENGINE, "it needs cupy, which is not installed; pip install cupy-cuda13x (or -cuda12x, as torch's CUDA)"
+    if has_lora(facts.config) and sends.startswith("delta"):
+        yield (
+            _ENGINE,
+            "it sends what has changed in the base weights, and with LoRA nothing does; set it to nccl, or another one "
+            "that sends whole weights",
+        )
+
+
+def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Rules 9 and 10."""
+    trainer, groups = facts.config.trainer, facts.config.algorithm.filter_groups
+    if trainer.resume_mode not in ("auto", "disable"):
+        yield (
+            "trainer.resume_mode",
+            "a run goes on from the newest checkpoint of its own (auto), or not (disable); to begin with what another "
+            f"one has learned, set {_MODEL}.path to the folder actor/huggingface of its checkpoint",
+        )
+    saved = "actor_rollout_ref.actor.checkpoint.save_contents"
+    is_needed = trainer.save_freq > 0 and (trainer.resume_mode == "auto" or has_lora(facts.config))
+    if is_needed and facts.is_fsdp and "model" not in facts.value(saved):
+        yield (
+            saved,
+            "no run can go on from that, and no adapter is written; add model, or (without LoRA) set "
+            "trainer.resume_mode=disable",
+        )
+    if facts.given.get("trainer.save_freq") is not None and "checkpoint_minutes" in facts.own.model_fields_set:
+        yield "trainer.save_freq", "it says in steps what agentlightning.checkpoint_minutes says; set one of the two"
+    yield from ((key, f"{why}; leave it out") for key, why in _REFUSED.items() if facts.value(key))
+    if groups.enable and groups.metric != "reward":
+        yield "algorithm.filter_groups.metric", "groups are compared by the rewards that agents give; set it to reward"
+    if trainer.val_only and not trainer.val_before_train:
+        yield "trainer.val_before_train", "without it verl trains although trainer.val_only is true; leave one out"
+    changed = _changes(facts.config.actor_rollout_ref.model.override_config)
+    for name in context.ROPE:
+        if isinstance(changed.get(name), Mapping):
+            yield (
+                f"{_MODEL}.override_config.{name}",
+                "neither verl nor its servers can change it; write it into the config.json of the model",
+            )
+
+
+def faults_of_data(
+    config: DictConfig, learning: LearningOptions, *, n_train: int, n_val: int | None, n_test: int | None
+) -> Iterator[str]:
+    """Give what does not fit the datasets or the model, and would come out late or not at all.
+
+    Args:
+        config: verl's, whole.
+        learning: How it is learned.
+        n_train: How many samples there are to train on.
+        n_val: How many there are to validate on; None for no validation.
+        n_test: How many held-out ones there are; None for no test.
+    """
+    rollout, actor, batch = (
+        config.actor_rollout_ref.rollout,
+        config.actor_rollout_ref.actor,
+        config.data.train_batch_size,
+    )
+    if config.trainer.val_only and n_val is None:
+        yield "trainer.val_only is true, and there is no validation dataset; give one"
+    if n_train < batch:
+        yield (
+            f"data.train_batch_size is {batch}, and the training dataset has {n_train} samples, less than one batch; "
+            "set it to what there is, or less"
+        )
+    for name, size in (("validation", n_val), ("test", n_test)):
+        if size == 0:
+            yield f"the {name} dataset is empty; leave it out, or give it samples"
+    if rollout.n < learning.min_rewards:
+        yield (
+            f"actor_rollout_ref.rollout.n is {rollout.n}; {learning.estimator} compares the rollouts of one task, so "
+            "it has to be 2 or more"
+        )
+    for name in ("actor_rollout_ref.actor", *(("critic",) if learning.estimator == "gae" else ())):
+        if batch % (size := OmegaConf.select(config, f"{name}.ppo_mini_batch_size")):
+            yield (
+                f"data.train_batch_size is {batch}, which is not a multiple of {name}.ppo_mini_batch_size, {size}; set "
+                "it to a divisor, or leave it out"
+            )
+    if learning.overlong_buffer > learning.max_response_length:
+        yield (
+            f"agentlightning.overlong_buffer is {learning.overlong_buffer}, more than the "
+            f"{learning.max_response_length} tokens of the longest response, so that every one would lose reward; set "
+            "it to less"
+        )
+    longest = learning.max_prompt_length + learning.max_response_length
+    room = actor.ppo_max_token_len_per_gpu * actor.get("ulysses_sequence_parallel_size", 1)
+    if actor.use_dynamic_bsz and room < longest:  # verl would end at the first row that is so long
+        yield (
+            f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu has room for {room} tokens, and a row may have "
+            f"{longest} (prompt and response); set it to {longest} or more, or leave it out"
+        )
+    yield from _of_model(str(config.actor_rollout_ref.model.path))
+
+
+def _of_model(path: str) -> Iterator[str]:
+    told = Path(path, "config.json")
+    if told.is_file():
+        try:
+            read = json.loads(told.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"cannot read {told}: {exc}") from exc
+        if not isinstance(read, dict):
+            raise ConfigError(f"{told} is not the configuration of a model: it has to be a JSON object")
+        if fault := fault_of_positions(read, path):
+            yield fault
+    elif Path(path).is_dir():
+        yield f"actor_rollout_ref.model.path is {path!r}, a folder without a config.json; it is not a model"
+    elif "://" not in path and (path.count("/") != 1 or path[0] in "./~"):
+        yield (
+            f"actor_rollout_ref.model.path is {path!r}: there is no such folder, and it is not an 'owner/name' of the "
+            "Hugging Face hub"
+        )
+
+
+def fault_of_positions(told: Mapping[str, Any], path: str) -> str | None:
+    """Return why a model cannot be trained: it sees images, and its tokens have several positions each (M-RoPE).
+
+    Args:
+        told: What its `config.json` has.
+        path: `actor_rollout_ref.model.path`, to name it by.
+    """
+    if not (_has(told, "vision_config") and _has(told, "mrope_section")):
+        return None
+    return (
+        f"actor_rollout_ref.model.path is {path!r}, a model of images ({told.get('model_type')}) that places each "
+        "token in several dimensions (mrope_section in its config.json), and rows of training have one; take a model "
+        "of text alone"
+    )
+
+
+def _has(told: Mapping[str, Any], name: str) -> bool:
+    return name in told or any(_has(part, name) for part in told.values() if isinstance(part, Mapping))
+
+
+def _changes(overrides: Mapping[str, Any]) -> Any:
+    """Return where in `override_config` verl looks for what is changed in the model's configuration."""
+    return overrides.get("model_config", overrides)
+
+
+def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: int) -> int:
+    """Return how many tokens a conversation may have.
+
+    Args:
+        config: verl's, whole.
+        told: What the model's `config.json` has; nothing where it is not known yet.
+        row: How many a row may have; it is less where the model has no more, or `rollout.max_model_len` says so.
+    """
+    asked = config.actor_rollout_ref.rollout.max_model_len
+    return int(asked or min(row, _length(context.context_length, config, told) or row))
+
+
+def set_context_of_servers(config: DictConfig, told: Mapping[str, Any], *, row: int) -> None:
+    """Set what verl's servers need to go as far as conversations do.
+
+    vLLM plans memory for one conversation of the model's whole context, and does not start where that is too much.
+    With YaRN a model's context is another one than `max_position_embeddings`, beyond which no server goes by itself.
+
+    Args:
+        config: verl's, whole; it is changed.
+        told: As for `longest_conversation`.
+        row: The same.
+    """
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    said, whole = (_length(of, config, told) for of in (context.said_length, context.context_length))
+    if said is None or (said == whole and rollout.name != "vllm"):
+        return
+    longest = longest_conversation(config, told, row=row)
+    with open_dict(config):
+        rollout.max_model_len = longest
+        if longest > said:
+            _changes(model.override_config).max_position_embeddings = whole
+
+
+def _length(of: Callable[[Mapping[str, Any]], int | None], config: DictConfig, told: Mapping[str, Any]) -> int | None:
+    changed = context.said_length(_changes(config.actor_rollout_ref.model.override_config))
+    return of(told) if changed is None else changed
+
+
+def has_lora(config: DictConfig) -> bool:
+    """Whether an adapter is trained, and not the whole model."""
+    model = config.actor_rollout_ref.model
+    return bool(model.lora_rank > 0 or model.lora.rank > 0)
+
+
+def servable_folder(config: DictConfig) -> str | None:
+    """Return the folder in each checkpoint that vLLM loads, of a model or of an adapter; None where there is none.
+
+    Args:
+        config: verl's.
+    """
+    actor = config.actor_rollout_ref.actor
+    contents = actor.checkpoint.save_contents
+    if actor.strategy == "megatron":
+        megatron = actor.megatron
+        if "hf_model" not in contents and ("model" not in contents or megatron.use_dist_checkpointing):
+            return None
+        if has_lora(config):  # the older bridge has no form for adapters
+            return None if megatron.vanilla_mbridge else "actor/model/huggingface/adapter"
+        return "actor/model/huggingface"
+    if not str(actor.strategy).startswith("fsdp"):
+        return None
+    if has_lora(config):
+        return f"actor/{ADAPTER}" if "model" in contents else None
+    return "actor/huggingface" if "hf_model" in contents else None
