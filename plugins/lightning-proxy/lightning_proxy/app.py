@@ -195,7 +195,7 @@ class App:
             if is_sound and status < 500:
                 self._replicas.record_success(replica)
             self._replicas.end(replica)
-            call.route.ignored = response.answer.ignored
+            route.ignored = (*route.ignored, *response.answer.ignored)
             if (versions := response.answer.weight_versions) is not None:
                 route.weight_version, route.last_weight_version = map(str, versions)
             try:

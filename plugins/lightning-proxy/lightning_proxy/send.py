@@ -113,6 +113,8 @@ class Sender:
         self._first_pause_seconds = first_pause_seconds
         self._dropped: set[str] = set()
         """The tools that a warning told of."""
+        self._ignored: set[str] = set()
+        """The fields of requests, likewise."""
 
     async def send(self, call: Call) -> Response:
         """Send a call until a model answers it, or there is none left to ask.
@@ -175,6 +177,15 @@ class Sender:
                     "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
                     "model's engine has none; calls go on without it, and their spans say so",
                     kind,
+                    replica.model_name,
+                )
+            asked, route.ignored = conversion.without_hints(asked)
+            for name in set(route.ignored) - self._ignored:
+                self._ignored.add(name)
+                logger.warning(
+                    "lightning.parameter_ignored name=%s model=%s: chat, which this model's engine speaks, has no such "
+                    "field; calls go on without it, and their spans say so",
+                    name,
                     replica.model_name,
                 )
             # Once more, for an effort that is Anthropic's default, and so is left out.

@@ -134,6 +134,21 @@ async def test_a_tool_that_the_provider_runs_is_left_out_and_recorded(
     assert caplog.text.count("lightning.tool_dropped type=web_search_20250305 model=small") == 1
 
 
+async def test_a_field_that_newer_clients_send_is_left_out_and_recorded(
+    converted: Agent, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        async with converted.post("/messages", **asks(brand_new={"on": True})) as response:
+            assert response.status == 200
+    assert all("brand_new" not in received.fields for received in engine.received)
+    for span in await converted.spans():
+        assert span.attributes["agentlightning.ignored_parameters"] == ["brand_new"]
+    assert caplog.text.count("lightning.parameter_ignored name=brand_new model=small") == 1
+    async with converted.post("/messages", **asks(mcp_servers=[{"type": "url", "url": "http://x", "name": "x"}])) as no:
+        assert no.status == 400
+        assert "mcp_servers" in (await no.json())["error"]["message"]
+
+
 async def test_an_error_of_the_engine_comes_in_the_form_of_messages(converted: Agent, engine: FakeEngine) -> None:
     engine.faults = [400]
     async with converted.post("/messages", **asks()) as response:

@@ -389,6 +389,8 @@ class ConvertibleDialect(Dialect):
     """Whether no backend is asked in this API."""
     hosted_tools: ClassVar[tuple[str, ...]] = ()
     """How the types of tools begin that the provider of this API runs itself. An engine does not have them."""
+    known: ClassVar[frozenset[str]] = frozenset()
+    """The fields of a request that are converted, left out for a reason, or refused; empty where `to_chat` looks."""
 
     def without_hosted_tools(self, fields: Fields) -> tuple[Fields, list[str]]:
         """Return a request without the tools that its provider would run, and their types."""
@@ -403,6 +405,14 @@ class ConvertibleDialect(Dialect):
         if not kept or mapping(fields.get("tool_choice")).get("type") in dropped:
             fields.pop("tool_choice", None)
         return fields, dropped
+
+    def without_hints(self, fields: Fields) -> tuple[Fields, list[str]]:
+        """Return a request without the fields that nothing is known of, and their names.
+
+        Newer clients send them; those whose loss would make it another question are in `known`.
+        """
+        hints = [name for name, value in fields.items() if self.known and name not in self.known and value is not None]
+        return {name: value for name, value in fields.items() if name not in hints} if hints else fields, hints
 
     def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
         """Return the words by which clients of this API know that a conversation is too long, and make it shorter.

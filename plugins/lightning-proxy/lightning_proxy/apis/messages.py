@@ -50,6 +50,8 @@ _CONVERTED = frozenset(
 )
 _WITHOUT_MEANING = frozenset({"metadata", "service_tier", "cache_control", "thinking", "inference_geo", "speed"})
 """Of whose it is, how fast it is, where it is kept; whether a model reasons is up to its chat template."""
+_REFUSED = frozenset({"container", "mcp_servers"})
+"""Tools that the provider runs, and where."""
 
 _CACHED = frozenset({"type", "cache_control"})
 _TOOL = frozenset({"name", "description", "input_schema", "strict", "eager_input_streaming", *_CACHED})
@@ -73,6 +75,7 @@ class MessagesDialect(ConvertibleDialect):
     operation = "chat"
     provider = "anthropic"
     names: ClassVar = {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)}
+    known = SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING | _REFUSED
     hosted_tools = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
 
     def read(self, answer: Fields) -> Answer:

@@ -56,6 +56,8 @@ _WITHOUT_MEANING = frozenset(
     }
 )
 """Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs, which are refused."""
+_REFUSED = frozenset({"prompt", "conversation", "background", "previous_response_id", "top_logprobs"})
+"""What is said elsewhere, or asks for another kind of answer."""
 
 _MESSAGE = frozenset({"type", "id", "role", "content", "status", "phase"})
 _CALL = frozenset({"type", "id", "call_id", "name", "namespace", "arguments", "status"})
@@ -85,6 +87,7 @@ class ResponsesDialect(ConvertibleDialect):
     operation = "chat"
     is_stored = True
     names: ClassVar = {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)}
+    known = SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING | _REFUSED
     hosted_tools = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search")
 
     def read(self, answer: Fields) -> Answer:
