@@ -1,18 +1,23 @@
 # The commands of this checkout. They need Python 3.11 or newer, make and a package index;
-# everything else is installed into .venv, in the versions that constraints.txt names. lightning-verl and
-# lightning-ray have an environment of their own, .venv-verl with constraints-verl.txt.
+# everything else is installed into .venv, in the versions that constraints.txt names. lightning-verl, lightning-ray
+# and lightning-grpo are tested in .venv-verl with constraints-verl.txt; .venv-rl has what lightning-grpo needs alone.
 
 PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(filter-out %-ray %-verl,$(sort $(wildcard plugins/lightning-*)))
+PLUGINS := $(filter-out %-grpo %-ray %-verl,$(sort $(wildcard plugins/lightning-*)))
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,agentos agents evals export http proxy ray sqlite tokens verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,agentos agents evals export grpo http proxy ray sqlite tokens verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
+
+RL_VENV := .venv-rl
+RL_BIN := $(RL_VENV)/bin
+RL_PLUGINS := $(addprefix plugins/lightning-,grpo http proxy sqlite tokens)
+RL_MADE_FOR := $(RL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
 ADK_VENV := .venv-adk
@@ -42,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest frameworks pythons ships-in wheels clean empty-venv \
-	empty-verl-venv found-python
+	empty-verl-venv empty-rl-venv found-python
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,12 +58,12 @@ quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU o
 gate: $(MADE_FOR) ## check that the example agent is not worse than examples/quickstart/baseline.json says
 	$(BIN)/agl gate examples/quickstart/config.yaml --baseline examples/quickstart/baseline.json --max-drop 0.1
 
-quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a processor: no account, GPU or network
-	$(VERL_BIN)/python examples/rl_calculator/train.py
+quickstart-rl: $(RL_MADE_FOR) ## train the model behind an example agent, on a processor: no account, GPU or network
+	$(RL_BIN)/python examples/rl_calculator/train.py
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
-	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo \
+	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests plugins/lightning-grpo/tests examples/gsm8k_grpo \
 		examples/agent_service examples/sql_agent/test_rl_config.py plugins/lightning-export/tests/test_datasets.py \
 		plugins/lightning-tokens/tests/test_generator.py
 	$(VERL_BIN)/pytest plugins/lightning-ray/tests # a process has one Ray, and lightning-verl's tests share another one
@@ -70,7 +75,7 @@ check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compile
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	PYTHONPATH=plugins/lightning-verl $(BIN)/lint-imports
+	PYTHONPATH=plugins/lightning-grpo:plugins/lightning-verl $(BIN)/lint-imports
 	@if command -v npx >/dev/null; then echo "tsc $(TSC_VERSION)"; $(TSC) -p plugins/lightning-viewer; \
 		else echo "There is no npx here, so the types of the viewer's pages are not checked."; fi
 	$(BIN)/mkdocs build --quiet --strict
@@ -130,7 +135,7 @@ wheels: $(MADE_FOR) ## build the wheels into dist/ and try them in clean environ
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) $(ADK_VENV) $(AGENTS_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(RL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) $(ADK_VENV) $(AGENTS_VENV) .venv-3.* .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a
@@ -150,6 +155,14 @@ $(VERL_MADE_FOR): constraints-verl.txt pyproject.toml $(VERL_PLUGINS:%=%/pyproje
 		--build-constraint constraints-verl.txt --group verl --editable . $(VERL_PLUGINS:%=--editable %)
 	@echo "$(CURDIR)" >$@
 
+# torch's build for processors, where the index has one: the version that constraints-verl.txt names.
+$(RL_MADE_FOR): constraints-verl.txt pyproject.toml $(RL_PLUGINS:%=%/pyproject.toml)
+	@echo "Installing torch and transformers into $(RL_VENV); the first time takes a minute or two."
+	@$(RL_BIN)/python -m pip install $(QUIET) --constraint constraints-verl.txt --upgrade pip
+	@$(RL_BIN)/python -m pip install $(QUIET) --constraint constraints-verl.txt \
+		--build-constraint constraints-verl.txt --group rl --editable . $(RL_PLUGINS:%=--editable %)
+	@echo "$(CURDIR)" >$@
+
 # Scripts and editable installs hold absolute paths, so a .venv works only in the folder it was made for.
 ifneq ($(shell test -x $(BIN)/python && cat $(MADE_FOR) 2>/dev/null),$(CURDIR))
 $(MADE_FOR): empty-venv
@@ -157,6 +170,13 @@ endif
 ifneq ($(shell test -x $(VERL_BIN)/python && cat $(VERL_MADE_FOR) 2>/dev/null),$(CURDIR))
 $(VERL_MADE_FOR): empty-verl-venv
 endif
+
+ifneq ($(shell test -x $(RL_BIN)/python && cat $(RL_MADE_FOR) 2>/dev/null),$(CURDIR))
+$(RL_MADE_FOR): empty-rl-venv
+endif
+
+empty-rl-venv: found-python
+	@$(PYTHON) -m venv --clear $(RL_VENV)
 
 empty-verl-venv: found-python
 	@$(PYTHON) -m venv --clear $(VERL_VENV)

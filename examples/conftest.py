@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# What is about training is tested where lightning-verl is installed: it has an environment of its own.
+# What is about training is tested where torch is installed: in an environment of its own.
 collect_ignore = (
     [] if find_spec("verl") else [f"rl_calculator/test_{name}.py" for name in ("curve", "taught_model", "train")]
 )

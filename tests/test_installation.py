@@ -18,7 +18,7 @@ import lightning_core
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml"))
-APART = {"lightning-ray", "lightning-verl"}  # have an environment of their own, with constraints-verl.txt
+APART = {"lightning-grpo", "lightning-ray", "lightning-verl"}  # are tested in .venv-verl, with constraints-verl.txt
 OURS = {"lightning-core", *(path.parent.name for path in PLUGIN_PROJECTS)} - APART
 
 IMPORTS = ["import lightning_core", "from lightning_core import Trainer, rollout"]

@@ -139,12 +139,12 @@ def test_the_service_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
 
 @needs_verl
 def test_the_config_for_gpus_is_a_job_whose_options_fit_together(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_verl import GRPO
+    from lightning_verl import VERL
     from lightning_verl.config import check_settings
 
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)  # with them the model would have to be there
     overrides = [f"{name}_dataset={rows}" for name in ("train", "val", "test")]
     algorithm = load_job(HERE / "gpu.yaml", overrides=overrides, dry_run=True).trainer.algorithm
-    assert isinstance(algorithm, GRPO)
+    assert isinstance(algorithm, VERL)
     check_settings(algorithm.settings, n_train=7273, n_val=200, n_test=1319)

@@ -54,22 +54,17 @@ def service(notify_file: Path) -> Iterator[str]:
 
 
 def algorithm(model: Path, *, steps: int, seed: int) -> dict[str, Any]:
-    """Return what trains a model: GRPO, with verl's options."""
+    """Return what trains a model: GRPO, in this process."""
     return {
         "name": "grpo",
-        "config": {
-            "agentlightning": {
-                "device": "cpu",
-                "trace_aggregator": {"trajectory_max_prompt_length": 512, "trajectory_max_response_length": 512},
-            },
-            "actor_rollout_ref": {
-                "model": {"path": str(model)},
-                "actor": {"optim": {"lr": 1e-3}},
-                "rollout": {"n": GROUP, "seed": seed, "val_kwargs": {"do_sample": True, "temperature": 1.0}},
-            },
-            "data": {"train_batch_size": BATCH, "max_prompt_length": 960, "max_response_length": 16, "seed": seed},
-            "trainer": {"total_training_steps": steps},
-        },
+        "model": str(model),
+        "steps": steps,
+        "batch_size": BATCH,
+        "group_size": GROUP,
+        "learning_rate": 1e-3,
+        "max_tokens": 976,
+        "validate_every": steps,
+        "seed": seed,
     }
 
 

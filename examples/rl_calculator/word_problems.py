@@ -93,6 +93,21 @@ def make_problems(pairs: Sequence[Pair], number: int, *, seed: int, without: Col
     return made
 
 
+def training(seed: int = 0) -> list[Problem]:
+    """Return the problems to learn from."""
+    return make_problems(split_pairs(seed)[0], 480, seed=seed)
+
+
+def held_out_problems(seed: int = 0) -> list[Problem]:
+    """Return the problems to measure with before and after: of pairs of numbers that are not learned from."""
+    return make_problems(split_pairs(seed)[1], 240, seed=seed)
+
+
+def validation(seed: int = 0) -> list[Problem]:
+    """Return the problems to measure with meanwhile: of the same pairs, and none of those."""
+    return make_problems(split_pairs(seed)[1], 60, seed=seed + 1, without=held_out_problems(seed))
+
+
 def make_question(kind: str, a: int, b: int, lot: random.Random) -> str:
     """Return a question of a kind, in one of its wordings."""
     wording = lot.choice(_WORDINGS[kind])

@@ -16,7 +16,7 @@ def test_it_trains_the_nodes_that_write_queries_and_its_sizes_fit(monkeypatch: p
         monkeypatch.delenv(name, raising=False)  # then the model would have to be there
     job = load_job(Path(__file__).with_name("rl.yaml"), dry_run=True)
     algorithm = job.trainer.algorithm
-    assert isinstance(algorithm, verl.GRPO)
+    assert isinstance(algorithm, verl.VERL)
     verl_config.check_settings(algorithm.settings, n_train=6, n_val=14, n_test=None)
     assert isinstance(job.trainer.adapter, TracerTraceToTriplet)
     assert job.trainer.adapter.agent_match == "write"

@@ -1,21 +1,31 @@
 """Requests that come one by one, answered in batches; and new weights between two batches."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from lightning_tokens.engine import Generated
 from lightning_tokens.sampling import Answer, Sampling
 
-if TYPE_CHECKING:
-    from lightning_tokens.generator import Generator
+T = TypeVar("T")
 
 _CLOSED = "this server takes no requests until generation is resumed"
 
 
 class Rejected(RuntimeError):
     """A request came while none is taken."""
+
+
+class BatchGenerator(Protocol):
+    """Answers batches, as `Generator` does."""
+
+    @property
+    def context(self) -> int: ...
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[int], bool]
+    ) -> list[Answer]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class Batcher:
 
     def __init__(
         self,
-        generator: "Generator",
+        generator: BatchGenerator,
         *,
         max_batch: int = 64,
         gather_seconds: float = 0.005,
@@ -132,11 +142,17 @@ class Batcher:
         self._rejects = False
         self._open.set()
 
-    async def update(self, weights: Mapping[str, Any], version: int | None) -> None:
-        """Change the weights between two batches."""
+    async def update(self, change: Callable[[], T], version: int | None) -> T:
+        """Change the weights between two batches, in a thread; return what the change returns.
+
+        Args:
+            change: Changes them.
+            version: What they are called then.
+        """
         async with self._computing:
-            await asyncio.to_thread(self._generator.take, weights, version)
+            found = await asyncio.to_thread(change)
             self.version = version
+        return found
 
     def _next_batch(self) -> list[_Request]:
         """Take the oldest requests that are sampled in the same way."""

@@ -16,6 +16,9 @@ from lightning_tokens.engine import Tokenizer
 
 Message = dict[str, Any]
 
+_THINKS = ("<think>", "</think>")
+"""Those of Qwen3, DeepSeek-R1, GLM and most others, as plain text; special tokens are not in an answer's text."""
+
 
 class Setting(TypedDict):
     """What besides the messages makes a prompt."""
@@ -298,3 +301,10 @@ class TextStream:
 
     def _decode(self, start: int, end: int) -> str:
         return self._tokenizer.decode(self._ids[start:end], skip_special_tokens=True)
+
+
+def reasoning_marks(tokenizer: Any) -> tuple[str, str] | None:
+    """Return what begins and ends the thinking of an answer, where the model's chat template has them."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    is_there = all(mark in template for mark in _THINKS) and not set(_THINKS) & set(tokenizer.all_special_tokens)
+    return _THINKS if is_there else None

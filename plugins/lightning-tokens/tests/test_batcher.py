@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -73,7 +74,7 @@ async def test_closed_it_lets_requests_wait_and_opened_it_answers_them_with_the_
         assert (await batcher.ask([1], {})).version is None
         await batcher.close()
         asking = asyncio.create_task(batcher.ask([1], {}))
-        await batcher.update({"w": 9}, 4)
+        await batcher.update(partial(echo.take, {"w": 9}, 4), 4)
         assert len(echo.batches) == 1
         batcher.open()
         answered = await asking
@@ -86,7 +87,7 @@ async def test_weights_never_change_in_the_middle_of_a_batch() -> None:
         echo.let.clear()
         asking = asyncio.create_task(batcher.ask([1], {}))
         await asyncio.to_thread(echo.began.wait, 20)
-        updating = asyncio.create_task(batcher.update({"w": 9}, 1))
+        updating = asyncio.create_task(batcher.update(partial(echo.take, {"w": 9}, 1), 1))
         await asyncio.sleep(0.05)
         assert not updating.done()
         echo.let.set()

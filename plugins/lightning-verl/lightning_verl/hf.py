@@ -7,6 +7,7 @@ the worker's side of it.
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -68,7 +69,7 @@ class HFServer:
 
     async def update_weights(self, weights: Mapping[str, Any], global_steps: int | None) -> None:
         """Take other weights."""
-        await self._batcher.update(weights, global_steps)
+        await self._batcher.update(partial(self._generator.take, weights, global_steps), global_steps)
 
     async def fingerprint(self) -> str:
         """Return a digest of the weights, to tell whether they have changed."""

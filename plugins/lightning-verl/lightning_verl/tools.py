@@ -16,8 +16,6 @@ from lightning_verl.rules import TOOL_FORMAT
 logger = logging.getLogger(__name__)
 
 _HERMES = "hermes"
-_THINKS = ("<think>", "</think>")
-"""Those of Qwen3, DeepSeek-R1, GLM and most others, as plain text; special tokens are not in an answer's text."""
 
 
 def tool_forms() -> list[str]:
@@ -95,13 +93,6 @@ def warn_of_other_form(form: str, tokenizer: Any) -> None:
             TOOL_FORMAT,
             ", ".join(tool_forms()),
         )
-
-
-def reasoning_marks(tokenizer: Any) -> tuple[str, str] | None:
-    """Return what begins and ends the thinking of an answer, where the model's chat template has them."""
-    template = str(getattr(tokenizer, "chat_template", None) or "")
-    is_there = all(mark in template for mark in _THINKS) and not set(_THINKS) & set(tokenizer.all_special_tokens)
-    return _THINKS if is_there else None
 
 
 def _schemas(tools: Iterable[Mapping[str, Any]]) -> Iterable[OpenAIFunctionToolSchema]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lightning_tokens.prompts import reasoning_marks
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lightning_core.concurrency import in_daemon_thread
@@ -158,7 +159,7 @@ class Training:
         from verl.utils.fs import copy_to_local
         from verl.utils.model import get_generation_config
 
-        from lightning_verl.tools import VerlToolParser, reasoning_marks, warn_of_other_form
+        from lightning_verl.tools import VerlToolParser, warn_of_other_form
 
         model, rollout = (config.actor_rollout_ref.model, config.actor_rollout_ref.rollout)
         train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}

@@ -106,12 +106,13 @@ def config(model: str, **more: object) -> dict[str, object]:
     }
 
 
-def test_the_presets_are_algorithms_by_name() -> None:
+def test_the_presets_are_those_of_the_classes() -> None:
     registry = default_registry()
-    for name, cls in (("grpo", GRPO), ("ppo", PPO), ("rloo", RLOO)):
-        found = registry.build("algorithms", {"name": name, "config": config("/m")}, expected=VERL)
-        assert type(found) is cls
-        wanted = {"ppo": "gae"}.get(name, name)
+    for preset, cls in (("grpo", GRPO), ("ppo", PPO), ("rloo", RLOO)):
+        spec = {"name": "verl", "preset": preset, "config": config("/m")}
+        found = registry.build("algorithms", spec, expected=VERL)
+        assert cls(config("/m")).settings.learning == found.settings.learning
+        wanted = {"ppo": "gae"}.get(preset, preset)
         assert found.settings.verl.algorithm.adv_estimator == wanted
         assert found.settings.learning.level == "trajectory"
     plain = registry.build("algorithms", {"name": "verl", "config": config("/m")}, expected=VERL)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_tokens.export import model as export_model
 from lightning_tokens.testing import make_tiny_model
-from lightning_verl.export import model as export_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_core.errors import RunFolderError

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning_tokens.prompts import reasoning_marks
 from lightning_tokens.testing import make_tiny_model
 from transformers import AutoTokenizer
 
@@ -14,7 +15,7 @@ from lightning_core.errors import ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.tools import VerlToolParser, check_form, reasoning_marks, warn_of_other_form
+    from lightning_verl.tools import VerlToolParser, check_form, warn_of_other_form
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -10,7 +10,6 @@ from lightning_core.errors import RunFolderError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.recording import read_best
 from lightning_core.types import LLM
-from lightning_verl.serving import RESOURCE
 
 
 def model(run: RunFolder, target: Path) -> str:
@@ -44,7 +43,7 @@ def model(run: RunFolder, target: Path) -> str:
 
 def _saved(run: RunFolder) -> Path:
     """Return the folder of the newest weights, also where the run's folder was moved."""
-    best = (read_best(run.best_file) or {}).get(RESOURCE)
+    best = (read_best(run.best_file) or {}).get("main_llm")
     if not isinstance(best, LLM):
         raise RunFolderError(f"run {run.run_id} has not saved a model")
     inside = re.split(r"(?:^|/)checkpoints/", best.model)[-1]

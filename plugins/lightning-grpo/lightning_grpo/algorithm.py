@@ -1,0 +1,214 @@
+"""The algorithms `grpo` and `rloo`: their options, and what is checked before a training."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from lightning_proxy import LLMProxy, RemoteProxy
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from lightning_core.adapter.trajectory import as_trajectory_adapter
+from lightning_core.algorithm import Algorithm
+from lightning_core.algorithm.batch import continued
+from lightning_core.errors import ConfigError
+from lightning_core.registry import check_options
+from lightning_core.types import Dataset, RolloutMode, samples_of
+from lightning_grpo.options import Advantage, Loss, LossOptions, clip_range, learning_options
+
+if TYPE_CHECKING:
+    from lightning_grpo.policy import Policy
+
+_BATCH_TOKENS = 8192
+"""The most tokens that are computed at once, where a row has no more."""
+
+
+class GRPO(Algorithm):
+    """Trains the weights of the model that an agent calls, in this process, with torch and transformers.
+
+    The agent is given the model as the resource `main_llm`; what it calls goes through the model proxy: the trainer's,
+    or one that this algorithm starts on this machine. The best resources that it reports are those with the best model
+    by validation, else the newest: `main_llm.model` is its folder.
+
+    Where the store is durable, a run that was killed goes on from its last checkpoint, and rollouts that had ended are
+    not run again.
+
+    Args:
+        model: A folder, or a name on the Hugging Face hub.
+        steps: How often the model learns from a batch.
+        batch_size: The tasks of a step.
+        group_size: How often each is run; these rollouts are compared with each other.
+        learning_rate: AdamW's; None for 1e-6, and with LoRA 1e-5.
+        updates: How often the weights change in a step: mini-batches of whole rollouts.
+        advantage: `grpo`, `dr_grpo` (without the standard deviation) or `rloo`.
+        loss: `rollout` (each weighs the same), `token` (each token does: DAPO's) or `constant` (Dr. GRPO's).
+        clip: How far the ratio may go from 1: a number, or two, below and above.
+        kl: The weight of the divergence from the model that the training began with.
+        lora: The rank of an adapter to train in place of the whole model; 0 for none.
+        max_tokens: Of a conversation, its prompt included.
+        validate_every: After so many steps it is validated, and a checkpoint is written.
+        temperature: At which tokens are sampled, also in validation.
+        seed: Of the order of the tasks, of sampling, and of an adapter.
+        device: Where to compute, as torch names it; None for CUDA, MPS or the processor, the first that is there.
+        learning: Further options of what is learned: `credit`, `call_discount`, `reward_weights`, `on_failure`,
+            `mask_truncated`, `overlong_buffer`, `overlong_penalty`, `level`.
+        config: Refused: it holds options of verl.
+
+    Raises:
+        ConfigError: Names what is wrong, and what would fit.
+    """
+
+    measures_held_out = True
+    end_seconds = 120.0
+    _advantage: ClassVar[Advantage] = "grpo"
+
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        steps: PositiveInt = 100,
+        batch_size: PositiveInt = 8,
+        group_size: PositiveInt = 8,
+        learning_rate: PositiveFloat | None = None,
+        updates: PositiveInt = 1,
+        advantage: Advantage | None = None,
+        loss: Loss = "rollout",
+        clip: float | list[float] = 0.2,
+        kl: NonNegativeFloat = 0.0,
+        lora: NonNegativeInt = 0,
+        max_tokens: PositiveInt = 2048,
+        validate_every: PositiveInt = 10,
+        temperature: PositiveFloat = 1.0,
+        seed: NonNegativeInt = 0,
+        device: str | None = None,
+        learning: Mapping[str, Any] | None = None,
+        config: Any = None,
+    ) -> None:
+        given = {each: value for each, value in locals().items() if each not in ("self", "config", "__class__")}
+        name = type(self).__name__.lower()
+        if config is not None:
+            raise ConfigError(
+                f"config holds options of verl, and {name} trains in one process without it. For verl say "
+                f"{{name: verl, preset: {name}, config: ...}}; {name}'s own options are in docs/grpo.md"
+            )
+        check_options(name, given, type(self))
+        if not model:
+            raise ConfigError(f"{name} needs the option 'model': a folder, or a name on the Hugging Face hub")
+        if advantage is not None and self._advantage == "rloo" != advantage:
+            raise ConfigError(f"advantage is {advantage!r}, and rloo's is 'rloo'; name grpo, or leave it out")
+        if group_size < 2:
+            raise ConfigError("group_size is 1; the rollouts of a task are compared with each other, so take 2 or more")
+        if updates > batch_size * group_size:
+            raise ConfigError(f"updates is {updates}, and a step has {batch_size * group_size} rollouts; take fewer")
+        local = Path(model).expanduser()
+        if not local.is_dir() and model[:1] in "/.~":
+            raise ConfigError(f"model is {model!r}, and there is no such folder; name one, or a model of the hub")
+        self.model = str(local.absolute()) if local.is_dir() else model
+        self.learning = learning_options(advantage or self._advantage, max_tokens, learning)
+        self.loss = LossOptions(
+            loss=loss,
+            clip=clip_range(clip),
+            kl=kl,
+            updates=updates,
+            max_tokens=max_tokens,
+            batch_tokens=max(_BATCH_TOKENS, max_tokens),
+        )
+        self.steps, self.batch_size, self.group_size = steps, batch_size, group_size
+        self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
+        self.lora, self.max_tokens, self.validate_every = lora, max_tokens, validate_every
+        self.temperature, self.seed, self.device = temperature, seed, device
+        text = repr(sorted((each, repr(value)) for each, value in given.items() if each != "device"))
+        self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Train.
+
+        Raises:
+            ConfigError: When a path, the proxy or the data do not fit; before the first rollout.
+            NoRewards: When no rollout of a step, or of a measurement, gave a reward; says the first cause.
+            AlgorithmError: When nothing can be learned from a step, although there are rewards.
+        """
+        data: dict[RolloutMode, list[Any]] = {
+            "train": samples_of(train_dataset or ()),
+            "val": samples_of(val_dataset or ()),
+            "test": samples_of(self.get_test_dataset() or ()),
+        }
+        await self._check(len(data["train"]))
+        from lightning_grpo.training import Training
+
+        work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
+        async with continued(self.get_store(), "grpo", of=work) as key:
+            policy = await asyncio.to_thread(self._load)
+            proxy = cast(LLMProxy | None, self.get_llm_proxy())  # `_check` refuses any other
+            async with Training(self, policy, proxy=proxy, data=data, key=key, folder=self._folder(key)) as training:
+                try:
+                    await training.run()
+                except asyncio.CancelledError:
+                    budget = self.get_budget()
+                    if budget is not None and (budget.refused is not None or budget.is_time_over):
+                        await training.keep()
+                    raise
+
+    def _load(self) -> "Policy":
+        from lightning_grpo.policy import Policy, find_device
+
+        try:
+            return Policy(
+                self.model,
+                device=self.device or find_device(),
+                lora=self.lora,
+                learning_rate=self.learning_rate,
+                temperature=self.temperature,
+                needs_reference=self.loss.kl > 0,
+                seed=self.seed,
+            )
+        except ConfigError:
+            raise
+        except (OSError, RuntimeError, ValueError) as exc:  # there is no such model, device or memory
+            raise ConfigError(
+                f"model {self.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
+            ) from exc
+
+    async def _check(self, n_train: int) -> None:
+        """Refuse what cannot work, before the model is loaded."""
+        if n_train < self.batch_size:
+            raise ConfigError(
+                f"batch_size is {self.batch_size}, and train_dataset has {n_train} tasks; give more, or a smaller one"
+            )
+        if self.lora and find_spec("peft") is None:
+            raise ConfigError("lora needs peft, which is not installed: pip install peft")
+        proxy = self.get_llm_proxy()
+        if isinstance(proxy, RemoteProxy):
+            raise ConfigError(
+                f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
+                "it out, or give options of one that runs here, as in llm_proxy=True"
+            )
+        if isinstance(proxy, LLMProxy) and Path(self.model).name in proxy.models():
+            raise ConfigError(
+                f"llm_proxy has a model {Path(self.model).name!r}, which the model that is trained is called; give the "
+                "one of llm_proxy another model_name"
+            )
+        try:
+            as_trajectory_adapter(self._adapter)
+        except TypeError as exc:
+            raise ConfigError(str(exc)) from exc
+        of_verl = await self.get_store().load_state("verl")
+        if isinstance(of_verl, dict) and not of_verl["ended"]:
+            name = type(self).__name__.lower()
+            raise ConfigError(
+                f"this run was begun by verl; go on with it as {{name: verl, preset: {name}, config: ...}}"
+            )
+
+    def _folder(self, key: str) -> Path:
+        """Return where this work keeps its checkpoints: below the run's folder, or below this one."""
+        recording = None if self._trainer is None else self.get_trainer().recording
+        root = Path.cwd() if recording is None else Path(recording.folder.path)
+        return root / "checkpoints" / key
+
+
+class RLOO(GRPO):
+    """`GRPO` with the mean of the other rollouts of a group as the baseline."""
+
+    _advantage = "rloo"

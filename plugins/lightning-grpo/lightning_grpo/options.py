@@ -1,0 +1,84 @@
+"""What a training is told, checked before torch is imported."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from lightning_tokens.learning.options import Credit, LearningOptions, Level
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from lightning_core.errors import ConfigError
+from lightning_core.registry import check_options
+
+Advantage = Literal["grpo", "dr_grpo", "rloo"]
+"""What a reward is compared with: the mean of its group in standard deviations; the mean alone; that of the others."""
+
+Loss = Literal["rollout", "token", "constant"]
+"""What the loss is a mean over: each rollout the same (GRPO's), each token the same (DAPO's), or a sum over tokens
+divided by a constant (Dr. GRPO's)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOptions:
+    """What the loss is."""
+
+    loss: Loss = "rollout"
+    clip: tuple[float, float] = (0.2, 0.2)
+    """How far below and above 1 the ratio may go."""
+    kl: float = 0.0
+    """The weight of the divergence from the model that the training began with."""
+    updates: int = 1
+    """Mini-batches of a step, each of whole rollouts."""
+    max_tokens: int = 2048
+    """Of a row; the constant of `loss="constant"`."""
+    batch_tokens: int = 8192
+    """The most tokens, padding included, that are computed at once."""
+
+
+def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, Any] | None) -> LearningOptions:
+    """Return what is learned, and how.
+
+    Args:
+        advantage: What a reward is compared with.
+        max_tokens: Of a row.
+        given: The option `learning`.
+
+    Raises:
+        ConfigError: Names what is wrong.
+    """
+    told = dict(given or {})
+    check_options("learning", told, _learning)
+    if "call_discount" in told and told.get("credit") != "discounted":
+        raise ConfigError("learning.call_discount has an effect with learning.credit: discounted alone; set that, too")
+    return LearningOptions(
+        max_prompt_length=max_tokens,
+        max_response_length=max_tokens,
+        estimator="rloo" if advantage == "rloo" else "grpo",
+        norm_by_std=advantage == "grpo",
+        **{"level": "trajectory", **told},
+    )
+
+
+def clip_range(clip: float | Sequence[float]) -> tuple[float, float]:
+    """Return how far below and above 1 the ratio may go.
+
+    Raises:
+        ConfigError: When that is not above 0, and below 1 where it is below.
+    """
+    limits = [clip, clip] if isinstance(clip, int | float) else list(clip)
+    if len(limits) != 2 or not 0 < limits[0] < 1 or not limits[1] > 0:
+        raise ConfigError(f"clip is {clip!r}; it is a number between 0 and 1, or two, below and above: [0.2, 0.28]")
+    return float(limits[0]), float(limits[1])
+
+
+def _learning(
+    credit: Credit = "final",
+    call_discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    reward_weights: dict[str, float] = {},  # noqa: B006  # read for its type
+    on_failure: Literal["drop"] | float = "drop",
+    mask_truncated: bool = False,
+    overlong_buffer: NonNegativeInt = 0,
+    overlong_penalty: NonNegativeFloat = 1.0,
+    level: Level = "trajectory",
+) -> None:
+    """Stand for what `learning` takes; see `LearningOptions`."""

@@ -1,0 +1,217 @@
+"""The model that is trained: it samples, says how likely tokens are, and is saved and restored."""
+
+import math
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_tokens.generator import Generator
+from lightning_tokens.learning.groups import LearnedRow
+from lightning_tokens.sampling import Answer, Sampling
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from lightning_core.errors import AlgorithmError, ConfigError
+
+_WEIGHT_DECAY = 0.01
+"""As verl has it."""
+
+
+def find_device() -> str:
+    """Return where this machine computes fastest: `cuda`, `mps` or `cpu`."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+class Policy:
+    """A causal language model of transformers, its optimizer, and the lock that lets one thread use it at a time.
+
+    On CUDA it computes in bf16: whole weights are kept in 32 bits under autocast, so that small updates count; with
+    LoRA the frozen weights are bf16, too. Elsewhere everything is in 32 bits. The model stays in evaluation mode, so
+    that dropout does not make tokens less likely in training than they were in sampling.
+
+    Args:
+        path: The model and its tokenizer: a folder, or a name on the Hugging Face hub.
+        device: Where it computes, as torch names it.
+        lora: The rank of the adapter that is trained; 0 for the whole model.
+        learning_rate: AdamW's.
+        temperature: At which tokens are sampled, and their log-probabilities are said.
+        needs_reference: Whether `reference_logprobs` is used.
+        seed: Where sampling, and an adapter, begin.
+        bf16: Whether to compute in bf16; None for what the device does.
+
+    Raises:
+        ConfigError: When the model cannot be trained here; says why.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str,
+        lora: int = 0,
+        learning_rate: float,
+        temperature: float = 1.0,
+        needs_reference: bool = False,
+        seed: int = 0,
+        bf16: bool | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.is_bf16 = self.device.type == "cuda" if bf16 is None else bf16
+        """Whether it computes in bf16."""
+        self._temperature = temperature
+        self.lock = threading.RLock()
+        """Held by the thread that uses the model."""
+        self.version = 0
+        """How many steps it has learned from."""
+        config = AutoConfig.from_pretrained(path)
+        if hasattr(config, "vision_config"):
+            raise ConfigError(
+                f"model is {path!r}, a model of images; rows have a place for them, but grpo trains text alone"
+            )
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        self._dtype = config.dtype or torch.float32
+        torch.manual_seed(seed)
+        self.model: Any = self._load(path, frozen=lora > 0)
+        self._generation_config = self.model.generation_config
+        self._has_lora = lora > 0
+        if lora:
+            self.model = _with_adapter(self.model, lora)
+        self._reference = self._load(path, frozen=True) if needs_reference and not lora else None
+        self.generator = Generator(self.model, self.tokenizer, seed=seed)
+        self.pad = self.tokenizer.pad_token_id or 0
+        self.trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)
+
+    # Sampling, as the batcher asks for it
+
+    @property
+    def context(self) -> int:
+        """How many tokens a prompt and its answer may have together."""
+        return self.generator.context
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        is_aborted: Callable[[int], bool] = lambda _: False,
+    ) -> list[Answer]:
+        """Continue each prompt; see `Generator.generate`."""
+        with self.lock, self._autocast():
+            return self.generator.generate(prompts, sampling, is_aborted=is_aborted)
+
+    # Learning
+
+    def logprobs(self, rows: Sequence[LearnedRow]) -> list[torch.Tensor]:
+        """Return the log-probability of each token of each row's response: float32 [response_len], with gradients."""
+        with self.lock:
+            return self._logprobs(self.model, rows)
+
+    def reference_logprobs(self, rows: Sequence[LearnedRow]) -> list[torch.Tensor]:
+        """Return what `logprobs` was before the training, without gradients."""
+        with self.lock, torch.no_grad():
+            if self._reference is not None:
+                return self._logprobs(self._reference, rows)
+            with self.model.disable_adapter():
+                return self._logprobs(self.model, rows)
+
+    def _logprobs(self, model: Any, rows: Sequence[LearnedRow]) -> list[torch.Tensor]:
+        sequences = [[*row.prompt_ids, *row.response_ids] for row in rows]
+        width = max(map(len, sequences))
+        ids = torch.tensor([each + [self.pad] * (width - len(each)) for each in sequences], device=self.device)
+        mask = torch.tensor([[1] * len(each) + [0] * (width - len(each)) for each in sequences], device=self.device)
+        first = min(len(row.prompt_ids) for row in rows) - 1  # what says how likely the first token of a response is
+        with self._autocast():
+            logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=width - first, use_cache=False).logits
+        found = []
+        for row, said, tokens in zip(rows, logits, ids, strict=True):
+            begin, end = len(row.prompt_ids), len(row.prompt_ids) + len(row.response_ids)
+            scaled = said[begin - 1 - first : end - 1 - first].float() / self._temperature
+            sampled = scaled.gather(-1, tokens[begin:end].unsqueeze(-1)).squeeze(-1)
+            found.append(sampled - scaled.logsumexp(-1))
+        return found
+
+    def update(self, loss: float, *, max_norm: float = 1.0) -> float:
+        """Take a step of the optimizer with the gradients that there are; return their norm before it was clipped.
+
+        Raises:
+            AlgorithmError: When the loss or the norm is not finite; the weights stay as they are.
+        """
+        norm = float(torch.nn.utils.clip_grad_norm_(self.trained.values(), max_norm))
+        if not math.isfinite(loss + norm):
+            raise AlgorithmError(f"the loss is {loss}, its gradient has the norm {norm}; try a smaller learning_rate")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+    def begin(self, version: int) -> None:
+        """Say how many steps it has learned from: what it samples then depends on that, and on nothing before."""
+        self.version = version
+        self.generator.begin(version)
+
+    # Folders and files, each whole or not there
+
+    def save(self, folder: Path) -> None:
+        """Save it in Hugging Face's form, in the precision that it came in; with LoRA, the adapter in PEFT's."""
+        new = folder.with_name(f"{folder.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        with self.lock:
+            if self._has_lora:
+                self.model.save_pretrained(new)
+            else:
+                weights = {name: each.to(self._dtype) for name, each in self.model.state_dict().items()}
+                self.model.save_pretrained(new, state_dict=weights)
+                self._generation_config.save_pretrained(new)
+        self.tokenizer.save_pretrained(new)
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights that `save` has written."""
+        with self.lock:
+            if self._has_lora:
+                from peft import load_peft_weights, set_peft_model_state_dict
+
+                set_peft_model_state_dict(self.model, load_peft_weights(str(folder), device=str(self.device)))
+            else:
+                saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+                self.generator.take(saved.state_dict(), self.version)
+
+    def save_state(self, file: Path, **more: Any) -> None:
+        """Save what a training goes on from: trained weights in full precision, optimizer, step; and some numbers."""
+        new = file.with_name(f"{file.name}.new")
+        with self.lock:
+            weights = {name: each.detach() for name, each in self.trained.items()}
+            state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "version": self.version, **more}
+            torch.save(state, new)
+        os.replace(new, file)
+
+    def load_state(self, file: Path) -> dict[str, Any]:
+        """Take what `save_state` has saved, and return it."""
+        state: dict[str, Any] = torch.load(file, map_location=self.device, weights_only=True)
+        with torch.no_grad():
+            for name, each in self.trained.items():
+                each.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.begin(state["version"])
+        return state
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.is_bf16)
+
+    def _load(self, path: str, *, frozen: bool) -> Any:
+        dtype = torch.bfloat16 if frozen and self.is_bf16 else torch.float32
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+        return model.to(self.device).eval().requires_grad_(not frozen)
+
+
+def _with_adapter(model: Any, rank: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model, config).eval()

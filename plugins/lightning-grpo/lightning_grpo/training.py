@@ -1,0 +1,232 @@
+"""One training: rollouts, a step, now and then a validation and a checkpoint, until the last step."""
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lightning_proxy import LLMProxy
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.learning.metrics import training_metrics, validation_metrics
+from lightning_tokens.learning.outcomes import EndedRollout
+from lightning_tokens.learning.rollouts import Rollouts
+
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.types import NamedResources, RolloutMode
+from lightning_grpo.policy import Policy
+from lightning_grpo.serving import RESOURCE, Serving
+from lightning_grpo.step import learn
+
+if TYPE_CHECKING:
+    from lightning_grpo.algorithm import GRPO
+
+logger = logging.getLogger(__name__)
+
+_STATE = "state.pt"
+
+
+class Best(NamedTuple):
+    """The weights that are best by validation; without one, those saved last."""
+
+    step: int
+    reward: float | None
+    model: str
+    """The folder, or the model that the training began with."""
+
+
+class Training(Serving):
+    """One training, and the policy that it serves while it lasts. Belongs to one event loop.
+
+    Args:
+        algorithm: Its options, its store, and where reports go.
+        policy: The model.
+        proxy: The trainer's; None for one of its own.
+        data: The samples, by what they are for.
+        key: Names the work within its run.
+        folder: Where checkpoints are kept, and continued from where there is one.
+    """
+
+    def __init__(
+        self,
+        algorithm: "GRPO",
+        policy: Policy,
+        *,
+        proxy: LLMProxy | None,
+        data: dict[RolloutMode, list[Any]],
+        key: str,
+        folder: Path,
+    ) -> None:
+        given = algorithm.get_initial_resources() or {}
+        super().__init__(
+            policy,
+            algorithm.get_store(),
+            name=Path(algorithm.model).name,
+            proxy=proxy,
+            key=key,
+            resources={name: each for name, each in given.items() if name != RESOURCE},
+            budget=algorithm.get_budget(),
+            temperature=algorithm.temperature,
+            max_tokens=algorithm.max_tokens,
+        )
+        self._algorithm = algorithm
+        self._policy = policy
+        self._data = data
+        self._folder = folder
+        self._best: Best | None = None
+        self._has_warned = False
+        self._rollouts = Rollouts(
+            algorithm.get_store(),
+            proxy=self.proxy,
+            key=key,
+            options=algorithm.learning,
+            config=algorithm.get_rollout_config(),
+            adapter=algorithm._adapter,
+        )
+
+    async def run(self) -> None:
+        """Train to the last step, from the last checkpoint where there is one."""
+        await self._rollouts.cancel_left()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        state = self._folder / _STATE
+        if state.exists():
+            self._best = Best(*(await asyncio.to_thread(self._policy.load_state, state))["best"])
+        else:
+            self._policy.begin(0)
+        initial, _ = await self.serve(self._algorithm.model)
+        self._algorithm.set_initial_resources(initial)
+        if self._best is not None:
+            best, _ = await self.serve(self._best.model)
+            self._algorithm.report({}, best_resources=best)
+        if self._policy.version == 0:
+            if self._data["test"]:
+                self._algorithm.report({"test_reward_initial": await self._test(self._algorithm.model)})
+            if self._data["val"]:
+                self._algorithm.report(await self._validate())
+        while self._policy.version < self._algorithm.steps:
+            await self._step(self._policy.version + 1)
+        await self._end()
+
+    async def keep(self) -> None:
+        """Keep what was learned when the run has used up its budget: a checkpoint; without validation, the model."""
+        if self._policy.version:
+            await self._save()
+
+    async def _step(self, step: int) -> None:
+        _, resources_id = await self.serve(self._name)
+        tasks = self._tasks(step)
+        groups = await self._rollouts.run(
+            tasks,
+            "train",
+            times=self._algorithm.group_size,
+            step=step - 1,
+            resources_id=resources_id,
+            name=str(step),
+            other_models=self.other_models,
+        )
+        lessons = await asyncio.to_thread(self._lessons, groups)
+        self._require_rows(lessons, step)
+        metrics = training_metrics(lessons, options=self._algorithm.learning)
+        work = partial(learn, learning=self._algorithm.learning, options=self._algorithm.loss, version=step)
+        metrics |= await self.change(partial(work, self._policy, lessons))
+        is_last = step == self._algorithm.steps
+        if is_last or step % self._algorithm.validate_every == 0:
+            if self._data["val"]:
+                metrics |= await self._validate()
+            await self._save()
+        self._algorithm.report(metrics, step=step)
+
+    async def _end(self) -> None:
+        """Measure the best weights on the held-out samples."""
+        assert self._best is not None  # the last step has saved some
+        if self._best.step != self._policy.version and self._best.step:
+            await self.change(partial(self._policy.load, Path(self._best.model)))
+        best, _ = await self.serve(self._best.model)
+        self._algorithm.report({}, best_resources=best)
+        if self._data["test"] and self._best.step:
+            self._algorithm.report({"test_reward": await self._test(self._best.model)})
+
+    def _tasks(self, step: int) -> dict[int, Any]:
+        """Return the tasks of a step, by their numbers: each epoch in an order of its own, without its rest."""
+        train, size = self._data["train"], self._algorithm.batch_size
+        epoch, place = divmod(step - 1, len(train) // size)
+        order = random.Random(f"{self._algorithm.seed}/{epoch}").sample(range(len(train)), len(train))
+        return {number: train[number] for number in order[place * size : (place + 1) * size]}
+
+    def _lessons(self, groups: Sequence[Sequence[EndedRollout]]) -> list[Lesson]:
+        return [learn_from_group(group, options=self._algorithm.learning) for group in groups]
+
+    def _require_rows(self, lessons: Sequence[Lesson], step: int) -> None:
+        ended = [rollout for lesson in lessons for rollout in lesson.rollouts]
+        dropped = [lesson.dropped for lesson in lessons if lesson.dropped is not None]
+        if not any(rollout.was_scored for rollout in ended):
+            raise NoRewards(f"step {step}: {_no_rewards(ended)}")
+        if len(dropped) == len(lessons):
+            why = next((rollout.refusal for rollout in ended if rollout.refusal), dropped[0])
+            raise AlgorithmError(
+                f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {why}"
+            )
+        if dropped and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "lightning.group_dropped step=%d: %s; others are counted in training/n_groups_dropped", step, dropped[0]
+            )
+
+    async def _validate(self) -> dict[str, float]:
+        """Run the validation set with the present weights, and keep them where they are the best."""
+        step = self._policy.version
+        model = str(self._folder / f"step-{step}") if step else self._algorithm.model
+        resources, ended = await self._measure("val", model)
+        metrics = validation_metrics(ended, tasks=range(len(ended)))
+        if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:
+            await self._keep_best(Best(step, metrics["val/reward"], model), resources)
+        return metrics
+
+    async def _test(self, model: str) -> float:
+        _, ended = await self._measure("test", model)
+        return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
+
+    async def _measure(self, mode: RolloutMode, model: str) -> tuple[NamedResources, list[EndedRollout]]:
+        """Run all samples of a kind once; what the agents were given, and how they went."""
+        resources, resources_id = await self.serve(model)
+        step = 0 if model == self._algorithm.model else self._policy.version
+        groups = await self._rollouts.run(
+            dict(enumerate(self._data[mode])),
+            mode,
+            step=step,
+            resources_id=resources_id,
+            name=Path(model).name,
+            other_models=self.other_models,
+        )
+        ended = [rollout for group in groups for rollout in group]
+        if not any(rollout.was_scored for rollout in ended):
+            raise NoRewards(f"{mode} samples at step {step}: {_no_rewards(ended)}")
+        return resources, ended
+
+    async def _keep_best(self, best: Best, resources: NamedResources) -> None:
+        if best.step:
+            await asyncio.to_thread(self._policy.save, Path(best.model))
+        self._best = best
+        self._algorithm.report({}, best_resources=resources)
+
+    async def _save(self) -> None:
+        """Write a checkpoint; then older ones go."""
+        step = self._policy.version
+        if not self._data["val"]:
+            model = str(self._folder / f"step-{step}")
+            resources, _ = await self.serve(model)
+            await self._keep_best(Best(step, None, model), resources)
+        assert self._best is not None
+        await asyncio.to_thread(self._policy.save_state, self._folder / _STATE, best=tuple(self._best))
+        for folder in self._folder.glob("step-*"):
+            if str(folder) != self._best.model:
+                shutil.rmtree(folder)
+
+
+def _no_rewards(ended: Sequence[EndedRollout]) -> str:
+    cause = next((rollout.cause for rollout in ended if rollout.cause), "there was nothing to run")
+    return f"none of {len(ended)} rollouts gave a reward; the first: {cause}"

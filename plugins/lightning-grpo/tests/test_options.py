@@ -1,0 +1,73 @@
+"""What is wrong with a training is said before a model is loaded: what, which, got, what next."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_grpo import GRPO, RLOO
+
+from lightning_core import InMemoryLightningStore, Trainer, rollout
+from lightning_core.algorithm import Algorithm
+from lightning_core.errors import ConfigError
+from lightning_core.registry import default_registry
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model": ""}, "grpo needs the option 'model': a folder, or a name on the Hugging Face hub"),
+    ({"model": "/nowhere"}, "model is '/nowhere', and there is no such folder"),
+    ({"config": {"actor_rollout_ref": {}}}, r"config holds options of verl.*say \{name: verl, preset: grpo, config: "),
+    ({"steps": 0}, "grpo: steps is 0; it has to be more than 0"),
+    ({"advantage": "gae"}, "grpo: advantage is 'gae'; it has to be 'grpo', 'dr_grpo' or 'rloo'"),
+    ({"loss": "mean"}, "grpo: loss is 'mean'; it has to be 'rollout', 'token' or 'constant'"),
+    ({"clip": 2}, r"clip is 2; it is a number between 0 and 1, or two, below and above: \[0.2, 0.28\]"),
+    ({"clip": [0.2]}, r"clip is \[0.2\]; it is a number between 0 and 1"),
+    ({"group_size": 1}, "group_size is 1; the rollouts of a task are compared with each other, so take 2 or more"),
+    ({"updates": 1000}, "updates is 1000, and a step has 64 rollouts; take fewer"),
+    ({"lora": -1}, "grpo: lora is -1; it has to be 0 or more"),
+    ({"temperature": 0}, "grpo: temperature is 0; it has to be more than 0"),
+    ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
+    ({"learning": {"credits": "final"}}, "learning has no option 'credits'; .*Did you mean 'credit'"),
+    ({"learning": {"call_discount": 0.5}}, "learning.call_discount has an effect with learning.credit: discounted"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_a_wrong_option_is_one_clear_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GRPO(**{"model": "tiny", **options})
+
+
+def test_by_name_an_option_that_there_is_not_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"has no option 'stepps'; .*Did you mean 'steps'"):
+        default_registry().build("algorithms", {"name": "grpo", "model": "x", "stepps": 3}, expected=Algorithm)
+
+
+def test_both_names_are_of_this_package_and_rloo_compares_with_the_others() -> None:
+    for name, cls in (("grpo", GRPO), ("rloo", RLOO)):
+        made = default_registry().build("algorithms", {"name": name, "model": "x"}, expected=GRPO)
+        assert type(made) is cls
+        assert made.learning.estimator == name
+    assert not GRPO("x", advantage="dr_grpo").learning.norm_by_std
+    with pytest.raises(ConfigError, match="advantage is 'grpo', and rloo's is 'rloo'"):
+        RLOO("x", advantage="grpo")
+
+
+@rollout
+def agent(task: int) -> float:
+    return 1.0
+
+
+def test_too_few_tasks_are_refused_before_the_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="batch_size is 8, and train_dataset has 3 tasks; give more"):
+        Trainer(algorithm=GRPO("no-such-model")).fit(agent, [1, 2, 3])
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"model '{tmp_path}' cannot be loaded on cpu: "):
+        Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
+
+
+async def test_a_run_that_verl_has_begun_is_gone_on_with_by_verl() -> None:
+    store = InMemoryLightningStore()
+    await store.save_state("verl", {"key": "k", "of": 1, "ended": False})
+    with pytest.raises(ConfigError, match=r"begun by verl; go on with it as \{name: verl, preset: rloo, "):
+        await Trainer(algorithm=RLOO("x"), store=store).fit_async(agent, list(range(8)))

@@ -1,0 +1,129 @@
+"""The model that is trained, and one step of it. What `lightning_grpo.check` looks at is looked at here, too."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from learning_toys import failed, faulty, options, scored
+from lightning_grpo.check import STAGES, check_logprobs, check_step, rows_of
+from lightning_grpo.options import LossOptions, learning_options
+from lightning_grpo.policy import Policy
+from lightning_grpo.step import learn
+from lightning_tokens.learning.groups import Lesson, learn_from_group
+from lightning_tokens.testing import make_tiny_model
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from lightning_core.errors import AlgorithmError, ConfigError
+
+LEARNING = learning_options("grpo", 512, None)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_tiny_model(tmp_path_factory.mktemp("model"))
+    GenerationConfig(eos_token_id=[2, 0], repetition_penalty=1.1).save_pretrained(folder)
+    return folder
+
+
+def policy_of(model: Path, **more: object) -> Policy:
+    return Policy(str(model), **{"device": "cpu", "learning_rate": 1e-3, **more})
+
+
+@pytest.mark.parametrize("stage", ["logprobs", "step", "lora", "learning"])
+def test_a_stage_of_the_check_passes(stage: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert STAGES[stage](str(model), "cpu", tmp_path)
+
+
+def test_in_bf16_tokens_are_as_likely_in_training_as_in_sampling(model: Path, tmp_path: Path) -> None:
+    assert "differ by" in check_logprobs(str(model), "cpu", tmp_path, bf16=True)
+
+
+def test_a_stage_that_does_not_show_what_it_has_to_fails(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_grpo.policy.Policy.update", lambda *_: 0.0)
+    with pytest.raises(AssertionError, match="the log-probabilities moved by"):
+        check_step(str(model), "cpu", tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["rollout", "token", "constant"])
+def test_gradients_are_the_same_however_many_tokens_are_computed_at_once(model: Path, loss: str) -> None:
+    found = []
+    for batch_tokens in (8192, 1):
+        policy = policy_of(model)
+        rows = rows_of(policy)
+        rows[0].mask[3:7] = [0] * 4
+        told = LossOptions(loss=loss, batch_tokens=batch_tokens)
+        found.append(learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=told, version=1))
+    assert found[0] == pytest.approx(found[1], rel=1e-4, abs=1e-6)
+    assert found[0]["actor/grad_norm"] > 0
+
+
+def test_what_is_saved_is_the_model_with_what_its_author_likes(model: Path, tmp_path: Path) -> None:
+    policy = policy_of(model)
+    learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=LEARNING, options=LossOptions(), version=1)
+    policy.save(tmp_path / "saved")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert saved.generation_config.eos_token_id == [2, 0]
+    assert saved.generation_config.repetition_penalty == 1.1
+    other = policy_of(model)
+    other.load(tmp_path / "saved")
+    assert other.generator.fingerprint() == policy.generator.fingerprint() != policy_of(model).generator.fingerprint()
+
+
+def test_a_state_goes_on_with_the_optimizer_s_own(model: Path, tmp_path: Path) -> None:
+    policy, other = policy_of(model), policy_of(model)
+    rows = rows_of(policy)
+    for version in (1, 2):
+        learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=version)
+        if version == 1:
+            policy.save_state(tmp_path / "state.pt", best=(1, 0.5, "here"))
+    assert other.load_state(tmp_path / "state.pt")["best"] == (1, 0.5, "here")
+    assert other.version == 1
+    learn(other, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=2)
+    assert other.generator.fingerprint() == policy.generator.fingerprint()
+
+
+def test_the_reference_stays_what_the_training_began_with(model: Path) -> None:
+    for lora in (0, 4):
+        policy = policy_of(model, lora=lora, learning_rate=1e-2, needs_reference=True)
+        rows = rows_of(policy)
+        before = torch.cat(policy.reference_logprobs(rows))
+        found = learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(kl=0.1), version=1)
+        assert found["actor/kl"] == pytest.approx(0, abs=1e-6)
+        assert torch.equal(torch.cat(policy.reference_logprobs(rows)), before)
+        assert not torch.allclose(torch.cat(policy.logprobs(rows)), before, atol=1e-3)
+
+
+def test_a_fault_is_not_there_a_failure_has_its_worth_and_without_tokens_only_the_reward_counts() -> None:
+    told = replace(learning_options("grpo", 512, {"on_failure": -1.0}), needs_logprobs=False)
+    lesson = learn_from_group(
+        [scored(1.0, told=told), scored(0.0, told=told), failed(([1], [2]), told=told), faulty(told)], options=told
+    )
+    assert lesson.dropped is None
+    advantages = {row.session: row.answers[0].advantage for row in lesson.rows}
+    assert advantages == pytest.approx({0: 1.0, 1: 0.0, 2: -1.0}, abs=1e-5), "of 1, 0 and -1; the fault is not there"
+    dropped = learn_from_group([scored(1.0), failed(([1], [2])), faulty()], options=options())
+    assert dropped.dropped is not None, "by default a failure is not there either"
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_and_changes_nothing(model: Path) -> None:
+    policy = policy_of(model)
+    rows = rows_of(policy)
+    before = policy.generator.fingerprint()
+    rows[0].logprobs[0] = float("nan")
+    with pytest.raises(AlgorithmError, match=r"the loss is nan, .*; try a smaller learning_rate"):
+        learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=1)
+    assert policy.generator.fingerprint() == before
+
+
+def test_a_model_of_images_is_refused_in_one_sentence(model: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(model, tmp_path / "model"))
+    told = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**told, "vision_config": {"depth": 2}}))
+    with pytest.raises(ConfigError, match="a model of images; rows have a place for them, but grpo trains text"):
+        policy_of(other)
