@@ -65,7 +65,7 @@ test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests plugins/lightning-grpo/tests examples/gsm8k_grpo \
 		examples/agent_service examples/sql_agent/test_rl_config.py plugins/lightning-export/tests/test_datasets.py \
-		plugins/lightning-tokens/tests/test_generator.py
+		plugins/lightning-tokens/tests/test_generator.py plugins/lightning-tokens/tests/learning/test_rewards_by_call.py
 	$(VERL_BIN)/pytest plugins/lightning-ray/tests # a process has one Ray, and lightning-verl's tests share another one
 
 test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute

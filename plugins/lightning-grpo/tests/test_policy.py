@@ -127,3 +127,7 @@ def test_a_model_of_images_is_refused_in_one_sentence(model: Path, tmp_path: Pat
     (other / "config.json").write_text(json.dumps({**told, "vision_config": {"depth": 2}}))
     with pytest.raises(ConfigError, match="a model of images; rows have a place for them, but grpo trains text"):
         policy_of(other)
+    policy = policy_of(model)
+    rows = [replace(row, images=(b"PNG",)) for row in rows_of(policy)]
+    with pytest.raises(AlgorithmError, match="a row has images, and no model that is trained here takes them yet"):
+        learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=1)

@@ -33,6 +33,8 @@ class LearnedRow:
     """How many calls the rollout has in all its rows."""
     versions: Versions | None
     """The weights that its answers were sampled with; None where one of their calls does not say."""
+    images: tuple[bytes, ...] = field(default=(), repr=False)
+    """Those of its prompt, in order."""
 
     def packed(self) -> list[tuple[int, int, int, float | None, float | None]]:
         """Return the answers as plain tuples, which can travel without this package."""
@@ -140,6 +142,7 @@ def _learned_rows(
                         answers=answers,
                         num_turns=len(rollout.call_rewards),
                         versions=row.versions,
+                        images=row.images,
                     )
                 )
     return learned
