@@ -135,7 +135,7 @@ def _run(given: argparse.Namespace, console: Console) -> int:
     trainer = Trainer(
         algorithm=algorithm(model, steps=given.steps, seed=given.seed),
         run_dir=root if folder is None else folder,
-        n_runners=BATCH * GROUP,
+        n_runners=BATCH * GROUP // 2,
         hooks=Steps(console, given.steps),
     )
     agent = solve_for_a_coin if given.coin else solve
