@@ -7,12 +7,19 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def forgotten_clients() -> Iterator[None]:
+    """A run warns of the clients in its process that nothing records: those of one test are not the next one's."""
+    yield
+    sys.modules.pop("google.genai", None)
 
 
 @pytest.fixture

@@ -1,18 +1,5 @@
-"""Models that take and give tokens: an object in this process, or the server of an engine."""
+"""Models that take and give tokens: an object in this process, or the server of an engine. Imported when used."""
 
-from lightning_tokens.backend import TokensBackend
-from lightning_tokens.engine import Generated, TokenEngine, Tokenizer
-from lightning_tokens.servers import SglangTokens, VllmTokens
-from lightning_tokens.shapes import TokenToolParser, ToolParser, parse_hermes
+import lazy_loader
 
-__all__ = [
-    "Generated",
-    "SglangTokens",
-    "TokenEngine",
-    "TokenToolParser",
-    "Tokenizer",
-    "TokensBackend",
-    "ToolParser",
-    "VllmTokens",
-    "parse_hermes",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
