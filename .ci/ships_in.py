@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 CHECKOUT = Path(__file__).resolve().parent.parent
 TARGET = CHECKOUT / "lightning_core" / "registry" / "ships_in.py"
 PREFIX = "lightning_core."
+FORMER = "lightning_core.former"
+"""It is not a kind of component: it has no names that a person asks for."""
 
 
 def ships_in() -> dict[str, dict[str, str]]:
@@ -18,7 +20,7 @@ def ships_in() -> dict[str, dict[str, str]]:
     for path in sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml")):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         for group, names in project.get("entry-points", {}).items():
-            if group.startswith(PREFIX):
+            if group.startswith(PREFIX) and group != FORMER:
                 found.setdefault(group.removeprefix(PREFIX), {}).update(dict.fromkeys(names, project["name"]))
     return {kind: dict(sorted(names.items())) for kind, names in sorted(found.items())}
 

@@ -9,26 +9,33 @@ from typing import Any
 
 import lazy_loader
 
-from lightning_core.compat import FORMER, OLD_NAMES, supplied
-from lightning_core.compat.modules import PLACES, install
+from lightning_core.former import SUPPLIED, install, supplied
 
 _own, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in OLD_NAMES:
+    value: Any
+    if name in SUPPLIED:
         value = supplied(name)
     elif name in __all__:
         value = _own(name)
-    elif name in PLACES:
-        value = import_module(f"{__name__}.{name}")
-    else:
+    elif name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        try:
+            value = import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as exc:
+            if exc.name == f"{__name__}.{name}":
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from exc
+            if exc.name == "lightning_legacy":
+                raise AttributeError(str(exc)) from exc
+            raise
     # A name such as `rollout` would otherwise be looked up anew each time.
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *OLD_NAMES} - FORMER.keys())
+    return sorted({*globals(), *__all__, *SUPPLIED})

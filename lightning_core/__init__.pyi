@@ -58,7 +58,6 @@ from .execution import (
     ThreadingEvent as ThreadingEvent,
 )
 from .logs import (
-    configure_logger as configure_logger,
     setup_logging as setup_logging,
     setup_module_logging as setup_module_logging,
 )
@@ -137,7 +136,7 @@ from .types import (
     WorkerStatus as WorkerStatus,
 )
 
-# What plugins supply; see lightning_core/compat.py. Import from the plugin for its type.
+# What plugins supply; see lightning_core/former.py. Import from the plugin for its type.
 LLMProxy: typing.TypeAlias = typing.Any
 ModelConfig: typing.TypeAlias = typing.Any
 LightningStoreClient: typing.TypeAlias = typing.Any
@@ -149,3 +148,4 @@ VERL: typing.TypeAlias = typing.Any
 AgentOpsTracer: typing.TypeAlias = typing.Any
 WeaveTracer: typing.TypeAlias = typing.Any
 ClientServerExecutionStrategy: typing.TypeAlias = typing.Any
+configure_logger: typing.Any

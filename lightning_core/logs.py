@@ -33,7 +33,6 @@ __all__ = [
     "LogFormat",
     "PlainFormatter",
     "RolloutFilter",
-    "configure_logger",
     "setup_logging",
     "setup_module_logging",
 ]
@@ -379,16 +378,6 @@ def _plugin_packages() -> list[str]:
     """Return the packages that offer something to Lightning Core: their loggers are named as they are."""
     packages = {entry_point.value.partition(":")[0].partition(".")[0] for entry_point in installed_entry_points()}
     return sorted(packages - {_CORE})
-
-
-def configure_logger(level: int | str = logging.INFO, name: str = _CORE) -> logging.Logger:
-    """Show the logs of one logger, as `setup_module_logging` does; deprecated.
-
-    Returns:
-        The logger.
-    """
-    warnings.warn("configure_logger is deprecated; call setup_logging", DeprecationWarning, stacklevel=2)
-    return setup_module_logging(level, name=name)
 
 
 FORMER = "agentlightning"

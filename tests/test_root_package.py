@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import lightning_core
-from lightning_core.compat import SUPPLIED
+from lightning_core.former import SUPPLIED, supplied
 
 
 def test_importing_everything_gives_the_names_that_type_checkers_see():
@@ -22,7 +22,7 @@ def test_importing_everything_gives_the_names_that_type_checkers_see():
 def test_a_name_that_a_plugin_supplies_says_which_one_to_install(monkeypatch):
     monkeypatch.setitem(SUPPLIED, "LLMProxy", "lightning_absent")
     with pytest.raises(ImportError, match=r"LLMProxy ships in lightning-absent, which is not installed. Install it"):
-        lightning_core.compat.supplied("LLMProxy")
+        supplied("LLMProxy")
 
 
 def test_an_unknown_name_is_an_attribute_error():

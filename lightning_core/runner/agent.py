@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
-from lightning_core.compat.tracers import entered
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -45,6 +44,7 @@ from lightning_core.runner.outcome import (
     report,
     spans_of,
 )
+from lightning_core.runner.tracing import traced
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.tracer import DummyTracer, Trace, Tracer
@@ -317,7 +317,7 @@ class LitAgentRunner(Runner[T_task]):
         try:
             await self._tell("lightning_rollout_start", rollout, rollout.attempt)
             resources = await self._resources(rollout)
-            async with entered(self.tracer, self.store, rollout.rollout_id, rollout.attempt.attempt_id) as trace:
+            async with traced(self.tracer, self.store, rollout.rollout_id, rollout.attempt.attempt_id) as trace:
                 await self._tell("lightning_trace_start", rollout, rollout.attempt, tracer=self.tracer)
                 limits = Limits.from_now(rollout.config.timeout_seconds, stopped)
                 await self._run_agent(rollout, resources, trace, limits, outcome)

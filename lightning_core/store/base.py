@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
-from lightning_core.compat.stores import adapt
 from lightning_core.errors import InvalidRequest
+from lightning_core.former import former
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -101,7 +101,12 @@ class LightningStore(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in OPERATIONS & cls.__dict__.keys():
-            setattr(cls, name, adapt(cls.__dict__[name], getattr(LightningStore, name)))
+            own, declared = cls.__dict__[name], getattr(LightningStore, name)
+            theirs = inspect.signature(own).parameters
+            missing = [each for each in inspect.signature(declared).parameters if each not in theirs]
+            if missing and not any(each.kind is each.VAR_KEYWORD for each in theirs.values()):
+                met = f"{cls.__name__}.{name} takes no {', '.join(missing)}; add that to its parameters"
+                setattr(cls, name, former(met).adapt(own, declared))
 
     is_remote: ClassVar[bool] = False
     """Whether it is served by another process, whose runners may be alive when this process is not."""

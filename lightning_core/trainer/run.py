@@ -1,6 +1,7 @@
 """One call of `Trainer.fit`: the parts of the trainer at work, and the result."""
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,10 +13,10 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
 from lightning_core.budget import Budget
-from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
 from lightning_core.execution import ExecutionStrategy
+from lightning_core.former import former
 from lightning_core.logs import warn_of_former_loggers
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
@@ -178,7 +179,12 @@ class Run:
     async def _work(self) -> RunStatus:
         try:
             runners = self._trainer.runners_side(self._agent, self._hooks)
-            await execute(self._trainer.strategy, self._run_algorithm, runners, self._store)
+            strategy = self._trainer.strategy
+            if inspect.iscoroutinefunction(strategy.execute):
+                await strategy.execute(self._run_algorithm, runners, self._store)
+            else:
+                older = former(f"{type(strategy).__name__}.execute is a plain function; write it as `async def`")
+                await older.execute(strategy, self._run_algorithm, runners, self._store)
         except BudgetExhausted:
             if self._budget.ended_by is None:
                 raise

@@ -23,6 +23,7 @@ from lightning_core.types import (
 )
 
 pytest.importorskip("lightning_http")  # the strategy "cs"
+pytest.importorskip("lightning_legacy")
 
 
 class Written(LightningStore):

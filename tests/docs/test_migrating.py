@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightning_legacy.modules import PLACES
 
 import lightning_core
-from lightning_core.compat import FORMER, SUPPLIED
-from lightning_core.compat.modules import PLACES
 from lightning_core.deprecated import deprecated_options
+from lightning_core.former import SUPPLIED
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_every_status_is_one_of_the_three():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_where_the_table_says(name: str):
     status, note = ROWS[name]
-    if name in {**SUPPLIED, **FORMER}:
+    if name in SUPPLIED:
         assert status == "kept"
     else:
         assert hasattr(lightning_core, name) == (status == "kept")

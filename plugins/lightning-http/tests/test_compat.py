@@ -6,8 +6,8 @@ import urllib.request
 import aiohttp
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
+from lightning_legacy.names import PythonServerLauncherArgs
 
-from lightning_core.compat.names import PythonServerLauncherArgs
 from lightning_core.errors import ConfigError, StoreClosed, StoreError, StoreUnavailable
 
 

@@ -9,8 +9,8 @@ from urllib.parse import urljoin
 
 import httpx
 
-from lightning_core.compat.names import RolloutLegacy, Task, TaskIfAny
 from lightning_core.types import NamedResources, ResourcesUpdate, TaskInput
+from lightning_legacy.names import RolloutLegacy, Task, TaskIfAny
 from lightning_legacy.payloads import warn_once
 
 logger = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from lightning_core.adapter import TracerTraceToTriplet, genai
-from lightning_core.compat.names import RolloutLegacy, Task
 from lightning_core.emitter import emit_reward
 from lightning_core.errors import InvalidResult
 from lightning_core.rewards import sound_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout, Span, SpanCoreFields, Triplet
+from lightning_legacy.names import RolloutLegacy, Task
 
 PAYLOAD = "legacy"
 """Under this name an attempt's metadata have what an agent sent besides spans and the reward."""

@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from lightning_core.adapter import TracerTraceToTriplet
 from lightning_core.agent import LitAgent
-from lightning_core.compat.names import RolloutLegacy, Task
 from lightning_core.errors import InvalidResult
 from lightning_core.rewards import sound_final_reward
 from lightning_core.tracer import Tracer
 from lightning_core.types import NamedResources, Span, Triplet
 from lightning_legacy.client import AgentLightningClient
+from lightning_legacy.names import RolloutLegacy, Task
 
 logger = logging.getLogger(__name__)
 

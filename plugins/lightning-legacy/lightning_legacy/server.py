@@ -20,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lightning_core.compat.names import GenericResponse, RolloutLegacy, TaskIfAny
 from lightning_core.concurrency import Startable
 from lightning_core.errors import (
     AccessDenied,
@@ -42,6 +41,7 @@ from lightning_core.types import (
     ResourcesUpdate,
     RolloutMode,
 )
+from lightning_legacy.names import GenericResponse, RolloutLegacy, TaskIfAny
 from lightning_legacy.payloads import PAYLOAD, read_rollout, spans_of, task_of, warn_once
 
 logger = logging.getLogger(__name__)

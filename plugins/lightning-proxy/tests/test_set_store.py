@@ -2,11 +2,11 @@
 
 import aiohttp
 import pytest
+from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
-from lightning_core.compat.names import PythonServerLauncherArgs
 from lightning_core.errors import ProxyError
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout

@@ -18,9 +18,9 @@ _Side = Callable[..., Coroutine[Any, Any, None]]
 
 
 async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, store: LightningStore) -> None:
-    """Run both sides of a run with a strategy, of whatever kind.
+    """Run both sides of a run with a strategy whose `execute` is not a coroutine function: it runs in a thread.
 
-    A plain `execute` runs in a thread. What it calls runs in the calling event loop all the same, or, in a process
+    What it calls runs in the calling event loop all the same, or, in a process
     that it has forked, there.
 
     Args:
@@ -34,9 +34,6 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         ExecutionError: When a plain `execute` called neither side, and left a coroutine that it inherited unawaited.
         Exception: What the strategy raised.
     """
-    if inspect.iscoroutinefunction(strategy.execute):
-        await strategy.execute(algorithm, runner, store)
-        return
     sides = _Sides()
     plain = partial(strategy.execute, sides.called_here(algorithm), sides.called_here(runner), store)
     await store.begin_run()

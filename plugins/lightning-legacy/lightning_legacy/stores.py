@@ -28,8 +28,6 @@ def adapt(own: Callable[..., Any], declared: Callable[..., Any]) -> Callable[...
     """
     theirs, ours = inspect.signature(own).parameters, inspect.signature(declared).parameters
     missing = frozenset(ours) - frozenset(theirs)
-    if not missing or any(each.kind is each.VAR_KEYWORD for each in theirs.values()):
-        return own
     defaults = {name: ours[name].default for name in missing}
 
     @functools.wraps(own)

@@ -7,7 +7,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from lightning_core.compat import import_plugin
+from lightning_core.former import import_plugin
 from lightning_core.tracer.export import attempt_resource, with_resource
 from lightning_core.types import Span
 

@@ -1,7 +1,6 @@
 """Tracers that were written for agentlightning 0.3: they make spans in their own way, and bring them to the store."""
 
 import functools
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -33,44 +32,29 @@ def with_active_tracer_context(
     return enter
 
 
-@asynccontextmanager
-async def entered(tracer: Tracer, store: LightningStore, rollout_id: str, attempt_id: str) -> AsyncIterator[Trace]:
-    """Trace an attempt in a block, with a tracer of ours or with one whose `trace_context` gives something else.
-
-    Raises:
-        Exception: What the tracer, or the store, raised.
-    """
-    ids: dict[str, Any] = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-    parameters = inspect.signature(tracer.trace_context).parameters.values()
-    if any(each.name == "store" or each.kind is each.VAR_KEYWORD for each in parameters):
-        ids["store"] = store
-    context: AbstractAsyncContextManager[Any] = tracer.trace_context(name=rollout_id, **ids)
-    async with context as given:
-        if isinstance(given, Trace):
-            yield given
-            return
-        trace = _ForeignTrace(tracer, rollout_id=rollout_id, attempt_id=attempt_id)
-        is_sink = _implements(tracer, "create_span") and _implements(tracer, "operation_context")
-        token = attach(with_current_trace(trace, with_active_sink(tracer if is_sink else _Sink(tracer, trace))))
-        try:
-            yield trace
-        finally:
-            trace.close()
-            detach(token)
-    await trace.deliver(store)
-
-
 def _implements(tracer: Tracer, method: str) -> bool:
     return getattr(type(tracer), method) is not getattr(Tracer, method)
 
 
-class _ForeignTrace(Trace):
+class ForeignTrace(Trace):
     """What a tracer recorded that stores its spans itself, and what was emitted that it does not take."""
 
     def __init__(self, tracer: Tracer, *, rollout_id: str, attempt_id: str) -> None:
         super().__init__(rollout_id, rollout_id=rollout_id, attempt_id=attempt_id)
         self._tracer = tracer
         self._stored: Sequence[Span] = ()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Take what is emitted in a block."""
+        tracer = self._tracer
+        is_sink = _implements(tracer, "create_span") and _implements(tracer, "operation_context")
+        token = attach(with_current_trace(self, with_active_sink(tracer if is_sink else _Sink(tracer, self))))
+        try:
+            yield
+        finally:
+            self.close()
+            detach(token)
 
     @property
     def spans(self) -> list[Span]:

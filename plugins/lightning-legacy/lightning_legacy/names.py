@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from pydantic import BaseModel, Field
 
 from lightning_core.lifecycle import ENDED, QUEUED
+from lightning_core.logs import setup_module_logging
 from lightning_core.types import Rollout, RolloutMode, TaskInput, Triplet
 
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -155,3 +157,13 @@ class PythonServerLauncherArgs:
     thread_join_timeout: float = 10.0
     process_join_timeout: float = 10.0
     timeout_keep_alive: int = 30
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = "lightning_core") -> logging.Logger:
+    """Show the logs of one logger, as `setup_module_logging` does; deprecated.
+
+    Returns:
+        The logger.
+    """
+    warnings.warn("configure_logger is deprecated; call setup_logging", DeprecationWarning, stacklevel=2)
+    return setup_module_logging(level, name=name)

@@ -1,11 +1,13 @@
 """Names under the module paths of agentlightning 0.3."""
 
 import importlib
+import logging
 from typing import Any
 
 import pytest
 
 import lightning_core as agl
+from lightning_core.logs import reset_logging
 
 
 @pytest.mark.parametrize("path", ["reward", "emitter", "emitter.reward"])
@@ -50,3 +52,13 @@ def test_a_star_gives_the_names_of_a_module_that_is_made(path: str, name: str) -
 def test_what_was_contributed_for_agent_os_is_found_in_its_plugin(path: str, name: str) -> None:
     module = importlib.import_module(f"lightning_core.contrib.{path}.agentos")
     assert getattr(module, name) is getattr(importlib.import_module("lightning_agentos"), name)
+
+
+def test_configure_logger_shows_the_logs_of_one_logger():
+    with pytest.warns(DeprecationWarning, match="configure_logger is deprecated; call setup_logging"):
+        logger = agl.configure_logger(logging.WARNING)
+    try:
+        assert (logger.name, logger.level) == ("lightning_core", logging.WARNING)
+        assert any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers)
+    finally:
+        reset_logging()

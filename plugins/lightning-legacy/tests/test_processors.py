@@ -12,13 +12,13 @@ import pytest
 from lightning_core.instrumentation import instrument_all, uninstrument_all
 from lightning_core.utils.otlp import LightningStoreOTLPExporter, spans_from_proto
 from lightning_http import LightningStoreServer
+from lightning_legacy import processors
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import lightning_core as agl
-from lightning_core.compat import processors
 from lightning_core.tracer.otel import LightningSpanProcessor
 
 
