@@ -4,7 +4,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import math
 import os
 import platform
 import socket
@@ -139,8 +138,7 @@ def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
 
     Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
     before, the disk is that of the root folder, and the network's counts (None where there is no interface) begin with
-    the machine. Without psutil only the host, the system and the process id are known; where it fails, `snapshot_error`
-    says how.
+    the machine. Where psutil fails, `snapshot_error` says how.
 
     Args:
         include_gpu: Whether to add `gpus`, a mapping for each NVIDIA GPU: its name, its load and memory, and its
@@ -165,10 +163,8 @@ def _constants() -> dict[str, Any]:
 
 
 def _measured() -> dict[str, Any]:
-    try:
-        import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
-    except ImportError:
-        return {"process_id": os.getpid()}
+    import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
+
     try:
         memory, process = psutil.virtual_memory(), psutil.Process()
         disk, network = psutil.disk_usage(os.path.abspath(os.sep)), psutil.net_io_counters()
@@ -328,12 +324,6 @@ LAST_SECONDS = 0.5
 BEATS_IN_A_LIMIT = 3
 """How many heartbeats there are in the time after which silence ends an attempt: two may be late or get lost."""
 
-IDLE_INTERVALS = 6
-"""How many intervals there are between two heartbeats of a runner that has nothing to do."""
-
-IDLE_SECONDS = 60.0
-"""The longest time between them, unless the interval is longer."""
-
 SHORTEST_SECONDS = 0.01
 """The shortest time between two that a limit brings about."""
 
@@ -345,13 +335,13 @@ class Heartbeats:
     from its beginning on. It renews the leases of the attempts that the worker executes, and looks whether the store
     still wants them.
 
-    While the worker executes something, there are at least three in the store's lease, and in the
-    `unresponsive_seconds` of what it executes, however long the interval is. While it does not, they are rarer.
+    There are at least three in the store's lease, and in the `unresponsive_seconds` of what the worker executes,
+    however long the interval is.
 
     Args:
         worker_id: The worker.
         store: Where to send them.
-        interval_seconds: The longest time between two of them while the worker executes something; 0 for none.
+        interval_seconds: The longest time between two of them; 0 for none.
         in_thread: Whether to send them from a thread, where the store allows it.
         include_gpu: Whether they say how the GPUs do.
     """
@@ -368,7 +358,7 @@ class Heartbeats:
         self._include_gpu = include_gpu
         self.worker_id = worker_id
         self._assignments: dict[str, Assignment] = {}
-        self._hurry: Callable[[], object] | None = None  # tells `_beat_on` to look anew how long it may pause
+        self._hurry: Callable[[], object] | None = None  # lets `_beat_on` compute its pause anew
         self._abandoned_agents = 0
         self._dropped_spans = 0
         self._counting = threading.Lock()
@@ -377,7 +367,6 @@ class Heartbeats:
         # From a thread: an agent that blocks the runner's event loop is slow, not dead.
         self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
         self._has_failed = False
-        self._planned_seconds = 0.0
         self._blocks = 0
         self._running = AsyncExitStack()
 
@@ -387,8 +376,8 @@ class Heartbeats:
         self._assignments[assignment.attempt_id] = assignment
         pacemaker.attempts.add(assignment.attempt_id)
         hurry = self._hurry
-        if hurry is not None and self._pause_seconds() < self._planned_seconds:
-            hurry()  # the pause that has begun is too long for it
+        if hurry is not None and assignment.unresponsive_seconds is not None:
+            hurry()  # the pause that has begun may be too long for it
         try:
             yield
         finally:
@@ -425,12 +414,6 @@ class Heartbeats:
                     await self._beat(LAST_SECONDS)
 
     def _pause_seconds(self) -> float:
-        """How long to wait after a heartbeat, by what is executed now."""
-        if self._assignments:
-            return self._limit_seconds()
-        return max(self._interval_seconds, min(self._interval_seconds * IDLE_INTERVALS, IDLE_SECONDS))
-
-    def _limit_seconds(self) -> float:
         """The longest pause that keeps what is executed now, or claimed next."""
         unresponsive = (each.unresponsive_seconds for each in tuple(self._assignments.values()))
         limits = [limit for limit in (self._store.lease_seconds, *unresponsive) if limit is not None]
@@ -442,19 +425,14 @@ class Heartbeats:
         latest = loop.time()
         try:
             while True:
-                hurried.clear()  # before looking what is executed: who begins something adds that first
-                self._planned_seconds = math.inf  # who begins something just now has it looked at again
-                pause_seconds = self._planned_seconds = self._pause_seconds()
+                hurried.clear()  # first: an assignment is added before it is set
+                pause_seconds = self._pause_seconds()
                 try:
                     async with asyncio.timeout_at(latest + pause_seconds):
                         await hurried.wait()
                 except TimeoutError:
                     latest = loop.time()
-                    await self._beat(self._limit_seconds())  # an idle one, too: there may be a claim meanwhile
-                else:
-                    # A claim is a sign of life. The rhythm stays: runners that claim together do not beat together.
-                    pause_seconds = self._pause_seconds()
-                    latest += (loop.time() - latest) // pause_seconds * pause_seconds
+                    await self._beat(pause_seconds)
         finally:
             if self._hurry is hurry:  # not that of another block, which began meanwhile
                 self._hurry = None

@@ -210,16 +210,6 @@ def test_agents_that_keep_no_other_from_going_on_are_not_told(
     assert caplog.text == ""
 
 
-async def test_idle_heartbeats_are_never_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many intervals there are between them."""
-    monkeypatch.setattr(heartbeats, "IDLE_INTERVALS", 1_000_000)
-    monkeypatch.setattr(heartbeats, "IDLE_SECONDS", 0.02)
-    store = HeardStore()
-    beats = heartbeats.Heartbeats("worker-0", store, interval_seconds=0.01, in_thread=False)
-    async with beats.beating():
-        await store.next_heartbeats(2)
-
-
 @MODES
 async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
     clock = FakeClock()
@@ -271,16 +261,6 @@ async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> No
     assert 0 < stats["disk_used_gb"] < stats["disk_total_gb"]
     others = {"host", "os", "cpu_name", "cpu_cores", "cpu_usage_pct", "mem_pct", "disk_pct", "process_threads"}
     assert others | {"bytes_sent_mb", "bytes_recv_mb"} <= stats.keys()
-
-
-def test_machine_without_psutil_says_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_newest", None)
-    monkeypatch.setitem(sys.modules, "psutil", None)
-
-    snapshot = machine.system_snapshot()
-
-    assert snapshot.keys() == {"host", "os", "cpu_name", "cpu_threads", "process_id"}
-    monkeypatch.setattr(machine, "_newest", None)
 
 
 def test_machine_that_cannot_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
