@@ -13,14 +13,13 @@ from rich.console import Console
 
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
-from lightning_core.algorithm.estimates import Estimate
 from lightning_core.cli.console import JsonLines, plain_console, stdout_for_json, to_json
 from lightning_core.config import Job
 from lightning_core.display.live import Display, LineDisplay, LiveDisplay
 from lightning_core.errors import LightningError
 from lightning_core.runs import FitResult
 from lightning_core.runs.recording import resources_record
-from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.standing import Standing
 from lightning_core.types import Attempt, Rollout
 
 
@@ -95,11 +94,11 @@ class JsonDisplay(Display):
         )
 
     def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        standing = standing_record(self.standing.snapshot())
+        standing = self.standing.snapshot().record()
         self._tell("step_end", step=step, metrics=dict(metrics), standing=standing)
 
     def _ended(self, run_id: str, status: str) -> None:
-        standing = standing_record(self.standing.snapshot())
+        standing = self.standing.snapshot().record()
         failures = [asdict(failure) for failure in self.standing.failures()]
         self._tell("run_end", run_id=run_id, status=status, standing=standing, failures=failures)
 
@@ -151,27 +150,3 @@ def announce(display: Display, job: Job) -> None:
             planned,
             limit * runners,
         )
-
-
-def standing_record(now: Snapshot) -> dict[str, Any]:
-    """Return how a run stands as JSON has it."""
-    return {
-        "elapsed_seconds": round(now.elapsed_seconds, 3),
-        "remaining_seconds": None if now.remaining_seconds is None else round(now.remaining_seconds, 3),
-        "done": now.done,
-        "failed": now.failed,
-        "running": now.running,
-        "retried": now.retried,
-        "unrewarded": now.unrewarded,
-        "expected": now.expected,
-        "reward": _estimate_record(now.reward),
-        "best": _estimate_record(now.best),
-        "best_resources_id": now.best_resources_id,
-        "first": _estimate_record(now.first),
-        "versions": now.versions,
-        "usage": asdict(now.usage),
-    }
-
-
-def _estimate_record(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else asdict(estimate)

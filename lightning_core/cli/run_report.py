@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,14 @@ from lightning_core.runs.folder import RunFolder, Standing, runs_in
 from lightning_core.runs.manifest import Manifest, now
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.recording import read_best
-from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
+from lightning_core.runs.result import (
+    MAX_CAUSE_CHARACTERS,
+    RolloutCounts,
+    comparison_line,
+    metric_lines,
+    more_budget,
+    usage_lines,
+)
 from lightning_core.texts import seconds, shortened, visible_prompt
 from lightning_core.types import PromptTemplate
 
@@ -93,7 +101,7 @@ def run_record(run: LoadedRun) -> dict[str, Any]:
         "ended_by": run.ended_by,
         "reward_before": before,
         "reward": before if after is None else after,
-        "rollouts": None if result is None else result.rollouts,
+        "rollouts": None if result is None else asdict(result.rollouts),
         "start": run.manifest.start.isoformat(),
         "end": None if run.manifest.end is None else run.manifest.end.isoformat(),
         "duration_seconds": run.duration_seconds,
@@ -164,7 +172,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
             console.print()
             console.print(Text(name, style="bold"), ", the best found:", sep="")
             console.print(visible_prompt(resource.template))
-    failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.get("succeeded")
+    failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.succeeded
     if run.standing not in ("running", "succeeded") and not failed_from_the_start:
         from lightning_core.cli.job import hidden_keys  # late: it takes all of the config with it
 
@@ -192,10 +200,11 @@ def _reward_words(before: float | None, after: float | None) -> str:
     return " → ".join(known) or "-"
 
 
-def _rollout_words(counts: dict[str, int]) -> str:
-    succeeded, failed = counts.get("succeeded", 0), counts.get("failed", 0)
-    more = {"failed": failed, "without a reward": counts.get("unrewarded", 0), "left": counts.get("unfinished", 0)}
-    return f"{succeeded + failed:,}" + "".join(f", {count:,} {name}" for name, count in more.items() if count)
+def _rollout_words(counts: RolloutCounts) -> str:
+    more = {"failed": counts.failed, "without a reward": counts.unrewarded, "left": counts.unfinished}
+    return f"{counts.succeeded + counts.failed:,}" + "".join(
+        f", {count:,} {name}" for name, count in more.items() if count
+    )
 
 
 def _resumed(time: datetime, changes: Sequence[str]) -> str:

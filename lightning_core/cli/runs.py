@@ -61,7 +61,7 @@ def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> 
     folder = find_run(runs_root(runs_dir or outer), run)
     manifest = folder.manifest()
     if as_json:
-        record: dict[str, Any] = {"standing": folder.standing(manifest), **manifest.model_dump(mode="json")}
+        record: dict[str, Any] = {"standing": folder.standing(manifest), **manifest.record()}
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     print_run(plain_console(), folder, manifest)

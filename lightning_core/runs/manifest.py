@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -14,12 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.held_out import Comparison
-from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
+from lightning_core.runs.result import FitResult, RunStatus
 from lightning_core.secrets import hide_keys_in
 from lightning_core.types.text import well_formed_value
 
@@ -85,32 +85,11 @@ class Origin(BaseModel):
     """Absolute path -> SHA-256, of the datasets, the agent's module and all others that come from no distribution."""
 
 
-class Cause(BaseModel):
-    """Why rollouts failed."""
-
-    cause: str
-    count: int
-    where: str = ""
-    """Where in the user's code, for one of them; empty where that is not known."""
-
-
-class Summary(BaseModel):
-    """The result of a run; a number that is not finite is null."""
-
-    model_config = ConfigDict(ser_json_inf_nan="null")
-
-    metrics: dict[str, float | None]
-    rollouts: dict[str, int]
-    """How many ended how: `succeeded`, `failed`, `cancelled`, `unfinished`, `retried`, `unrewarded`."""
-    comparison: Comparison | None = None
-    """The rewards of the initial resources and of the best."""
-    failures: list[Cause] = Field(default_factory=list)
-    usage: RunUsage = Field(default_factory=RunUsage)
-    """What model calls used."""
-    budget: BudgetUse | None = None
-    """What the run might use, and which limit ended it."""
-    duration_seconds: float
-    """How long the process worked that ended it; those that were killed before are not counted."""
+_ELSEWHERE = ("run_id", "status", "algorithm", "folder", "is_in_memory", "initial_resources", "best_resources")
+_EXCLUDED: Any = {
+    "result": {**dict.fromkeys(_ELSEWHERE, True), "failures": {"__all__": {"example", "message", "task"}}}
+}
+"""What a manifest leaves out of a result: it has it elsewhere, or it may be long, or have keys."""
 
 
 class Continuation(BaseModel):
@@ -138,9 +117,18 @@ class Manifest(BaseModel):
     store_file: str | None = None
     """The store's file in the folder of the run; None where the store is elsewhere."""
     origin: Origin
-    result: Summary | None = None
+    result: FitResult | None = None
+    """Without resources and the inputs of failed rollouts; `best.json` has the best resources."""
     conclusion: Conclusion | None = None
     """What the algorithm has come to, where it says so."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_result(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("result"), dict):
+            known = {"run_id": given.get("run_id"), "status": given.get("outcome")}
+            return {**given, "result": {**known, **given["result"]}}
+        return given
 
     @property
     def can_be_resumed(self) -> bool:
@@ -168,13 +156,17 @@ class Manifest(BaseModel):
                 f"remove the run: agl runs rm {path.parent.name}"
             ) from exc
 
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return self.model_dump(mode="json", exclude=_EXCLUDED)
+
     def write(self, path: Path) -> None:
         """Write it, whole or not at all.
 
         Raises:
             RunFolderError: When it cannot be written.
         """
-        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        write_atomically(path, json.dumps(self.record(), indent=2, ensure_ascii=False) + "\n")
 
 
 def now() -> datetime:

@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,7 @@ from lightning_core.errors import AlgorithmError, RunFolderError, StoreError
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry
 from lightning_core.runs.folder import RunFolder
-from lightning_core.runs.manifest import (
-    Cause,
-    Continuation,
-    Manifest,
-    Origin,
-    Summary,
-    changes_since,
-    now,
-    write_atomically,
-)
+from lightning_core.runs.manifest import Continuation, Manifest, Origin, changes_since, now, write_atomically
 from lightning_core.runs.metrics import MetricsFile, merged
 from lightning_core.runs.result import FitResult, RunStatus, keep_usage
 from lightning_core.secrets import hide_in_text, hide_keys_in, without_secrets
@@ -281,11 +272,14 @@ class Recording:
         """
         if self._manifest is None:
             return
+        failures = [
+            replace(each, cause=hide_in_text(each.cause)) for each in (() if result is None else result.failures)
+        ]
         ended = {
             "outcome": status,
             "end": now(),
             "error": None if error is None else _in_one_line(error),
-            "result": None if result is None else summary_of(result),
+            "result": None if result is None else replace(result, failures=failures),
         }
         self._manifest = self._manifest.model_copy(update=ended)
         self._manifest.write(self.folder.manifest_file)
@@ -314,21 +308,6 @@ def require_store(folder: RunFolder, manifest: Manifest) -> None:
             f"run {folder.run_id} cannot go on: its store {folder.path / manifest.store_file} is missing; "
             "put it back, or start anew: agl train"
         )
-
-
-def summary_of(result: FitResult) -> Summary:
-    """Return what a manifest says of a result."""
-    return Summary(
-        metrics=dict(result.metrics),
-        rollouts=asdict(result.rollouts),
-        comparison=result.comparison,
-        failures=[
-            Cause(cause=hide_in_text(each.cause), count=each.count, where=each.where) for each in result.failures
-        ],
-        usage=result.usage,
-        budget=result.budget,
-        duration_seconds=result.duration_seconds,
-    )
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """The result of a run, as a value and in words."""
 
 import difflib
+import math
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, ConfigDict
 
 from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
@@ -55,7 +58,7 @@ class Failure:
     cause: str
     """The type and the message of the error; `…` where the messages of the group differ."""
     count: int
-    example: str
+    example: str = ""
     """The id of one of them."""
     message: str = ""
     """The cause in that one's own words."""
@@ -231,9 +234,18 @@ class BudgetUse:
         return words
 
 
+_Metric = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number; one that is not finite is null in JSON."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class FitResult:
-    """What `Trainer.fit` returns. Its representation is one line: how it went, the reward, the use, the folder."""
+    """What `Trainer.fit` returns. Its representation is one line: how it went, the reward, the use, the folder.
+
+    A run's manifest keeps it, without resources and the inputs of failed rollouts.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_inf_nan="null")
 
     run_id: str
     status: RunStatus
@@ -241,7 +253,7 @@ class FitResult:
     """The best that the algorithm reported; None when it reported none."""
     initial_resources: NamedResources | None = None
     """What it started from."""
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, _Metric] = field(default_factory=dict)
     """The newest value of each metric that was reported."""
     rollouts: RolloutCounts = RolloutCounts()
     failures: Sequence[Failure] = ()

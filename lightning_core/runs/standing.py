@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -165,6 +165,17 @@ class Snapshot:
     """Its value at each step, the oldest first."""
     budget: BudgetUse | None = None
     """What the run may use, and has used; None without a budget."""
+
+    def record(self) -> dict[str, Any]:
+        """Return it as JSON has it, without what goes with a step."""
+        kept = {name: value for name, value in asdict(self).items() if name not in _OF_STEP}
+        return {
+            name: round(value, 3) if name in _TIMES and value is not None else value for name, value in kept.items()
+        }
+
+
+_OF_STEP = frozenset(("run_id", "step", "metrics", "rollouts_per_second", "curve_of", "curve", "budget"))
+_TIMES = ("elapsed_seconds", "remaining_seconds")
 
 
 class Standing:

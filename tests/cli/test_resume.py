@@ -154,7 +154,7 @@ def outcome_of(folder: RunFolder) -> dict[str, Any]:
     """What came of a run, but for ids, times, and what it used: attempts that were cut off had made calls, too."""
     manifest = folder.manifest()
     assert manifest.result is not None
-    result = manifest.result.model_dump(mode="json")
+    result = manifest.record()["result"]
     del result["duration_seconds"], result["usage"]
     result["metrics"] = without_usage(result["metrics"])
     result["rollouts"].pop("retried")

@@ -144,7 +144,7 @@ def test_old_runs_are_removed_by_their_age_and_with_all_those_that_can_be_resume
         manifest = json.loads(folder.manifest_file.read_text())
         manifest |= {"start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z"}
         if folder in (killed, just_killed):
-            manifest |= {"outcome": "running", "end": None}
+            manifest |= {"outcome": "running", "end": None, "result": None}
         if folder is interrupted:
             manifest |= {"outcome": "interrupted"}
         folder.manifest_file.write_text(json.dumps(manifest))

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping

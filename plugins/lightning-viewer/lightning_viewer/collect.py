@@ -1,6 +1,7 @@
 """What is known of a run, as JSON: the report embeds it, and the terminal prints from it."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
@@ -115,7 +116,9 @@ def about_run(folder: RunFolder) -> RunData:
             "versions": {name: each for name, each in manifest.origin.versions.items() if "lightning" in name},
             "python": manifest.origin.python,
         },
-        "metrics": None if result is None else result.metrics,
+        "metrics": None
+        if result is None
+        else {name: each if math.isfinite(each) else None for name, each in result.metrics.items()},
         "comparison": None if result is None or result.comparison is None else asdict(result.comparison),
         "usage": None if result is None else asdict(result.usage),
         "budget": None if result is None or result.budget is None else asdict(result.budget),
