@@ -1,7 +1,10 @@
 """One family of exceptions: a type per boundary, and below it a type per fact."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class LightningError(Exception):
@@ -218,3 +221,17 @@ class RunFolderError(LightningError, ValueError):
 
 class ExecutionError(LightningError):
     """The algorithm and the runners cannot be kept going."""
+
+
+def first_fault(exc: "ValidationError", *, at: str = "", shows_input: bool = False) -> str:
+    """Say what pydantic found wrong first, and where, as in `config.timeout: Input should be a number`.
+
+    Args:
+        exc: What it raised.
+        at: Where the value is that was validated; empty for nowhere else.
+        shows_input: Whether the wrong value is shown: it may be a secret.
+    """
+    fault = exc.errors(include_url=False, include_input=shows_input)[0]
+    place = ".".join(map(str, (*([at] if at else ()), *fault["loc"])))
+    got = f" is {fault['input']!r}" if shows_input else ""
+    return f"{place}{got}: {fault['msg']}" if place else str(fault["msg"])

@@ -8,7 +8,6 @@ the name of an event and its fields, in the message itself:
 So any handler shows all of it, and the formatters here tell the parts apart.
 """
 
-import difflib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import Any, Literal, get_args
 
 from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.registry.inventory import installed_entry_points
+from lightning_core.registry.options import did_you_mean
 from lightning_core.secrets import hide_in_field, hide_in_text
 from lightning_core.texts import visible
 from lightning_core.tracer import current_trace
@@ -368,8 +368,7 @@ def _level(level: int | str) -> int:
         return level
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
-        near = difflib.get_close_matches(level.upper(), names, n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(level.upper(), names)
         raise ValueError(f"no log level named {level!r}; it is one of: {', '.join(names)}{hint}")
     return names[level.upper()]
 

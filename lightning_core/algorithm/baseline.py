@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
-from lightning_core.algorithm.batch import Batch, continued, require_rewards, run_batch
+from lightning_core.algorithm.batch import Batch, continued, require_rewards, run_batch, store_resources
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
-from lightning_core.store.requests import digest_of
 from lightning_core.types import Dataset, RolloutMode, samples_of
 
 _SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
@@ -69,11 +68,7 @@ class Baseline(FastAlgorithm):
 
     async def _measure(self, store: LightningStore, datasets: dict[RolloutMode, list[Any]], *, key: str) -> None:
         resources = self.get_initial_resources()
-        resources_id = None
-        if resources is not None:
-            # Those of a run that is continued may be others: a prompt that was edited, a proxy with another address.
-            request_id = f"{key}/resources/{digest_of(resources)}"
-            resources_id = (await store.add_resources(resources, request_id=request_id)).resources_id
+        resources_id = await store_resources(store, resources, key=key)
         for epoch in range(1, self.n_epochs + 1):
             batches: dict[RolloutMode, Batch] = {}
             for mode, samples in datasets.items():

@@ -9,10 +9,12 @@ from typing import Any
 from lightning_core.errors import AgentTimeout, AlgorithmError, InvalidTransition, NoRewards, NotFound
 from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
+from lightning_core.store.requests import digest_of
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
     EnqueueRolloutRequest,
+    NamedResources,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -185,6 +187,17 @@ async def _cancel(store: LightningStore, rollout_id: str) -> Rollout:
     except InvalidTransition:  # it ended just now
         (ended,) = await wait_for_all(store, [rollout_id])
         return ended
+
+
+async def store_resources(store: LightningStore, resources: NamedResources | None, *, key: str) -> str | None:
+    """Add resources to a store, once for each key and content; return their id, None without any.
+
+    Those of a run that is continued may be others: a prompt that was edited, a proxy with another address.
+    """
+    if resources is None:
+        return None
+    added = await store.add_resources(resources, request_id=f"{key}/resources/{digest_of(resources)}")
+    return added.resources_id
 
 
 async def wait_for_all(store: LightningStore, rollout_ids: Sequence[str]) -> Sequence[Rollout]:

@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from lightning_core.algorithm import require_rewards, run_batch
-from lightning_core.algorithm.batch import continued, is_kept_back, reward_of
+from lightning_core.algorithm.batch import continued, is_kept_back, reward_of, store_resources
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference, without_interval
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.store import LightningStore
-from lightning_core.store.requests import digest_of
 from lightning_core.types import (
     Dataset,
     NamedResources,
@@ -187,10 +186,7 @@ async def _mean_reward(
     key: str,
 ) -> float:
     request_id = f"{key}/{_digest(resources)}"
-    resources_id = None
-    if resources is not None:
-        added_by = f"{request_id}/resources/{digest_of(resources)}"
-        resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
+    resources_id = await store_resources(store, resources, key=request_id)
     batch = await run_batch(
         store, samples, mode="test", resources_id=resources_id, config=config, request_id=request_id
     )

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from lightning_core.algorithm.base import Conclusion
-from lightning_core.errors import RunFolderError
+from lightning_core.errors import RunFolderError, first_fault
 from lightning_core.runs.result import FitResult, RunStatus
 from lightning_core.secrets import hide_keys_in
 from lightning_core.types.text import well_formed_value
@@ -149,10 +149,8 @@ class Manifest(BaseModel):
         except OSError as exc:
             raise RunFolderError(f"cannot read {path}: {exc.strerror}") from exc
         except ValidationError as exc:
-            fault = exc.errors(include_url=False)[0]
-            place = ".".join(map(str, fault["loc"]))
             raise RunFolderError(
-                f"{path} is damaged: {f'{place}: ' if place else ''}{fault['msg']}; put a good copy in its place, or "
+                f"{path} is damaged: {first_fault(exc)}; put a good copy in its place, or "
                 f"remove the run: agl runs rm {path.parent.name}"
             ) from exc
 

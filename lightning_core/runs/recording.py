@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.errors import AlgorithmError, RunFolderError, StoreError
+from lightning_core.errors import AlgorithmError, RunFolderError, StoreError, first_fault
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry
 from lightning_core.runs.folder import RunFolder
@@ -62,7 +62,7 @@ def read_best(path: Path, initial: NamedResources | None = None) -> NamedResourc
     except OSError as exc:
         raise RunFolderError(f"cannot read {path}: {exc.strerror}") from exc
     except ValidationError as exc:
-        raise RunFolderError(f"{path} is damaged: {exc.errors()[0]['msg']}; remove it") from exc
+        raise RunFolderError(f"{path} is damaged: {first_fault(exc)}; remove it") from exc
     for name, resource in resources.items():
         first = (initial or {}).get(name)
         if isinstance(resource, LLM) and isinstance(first, LLM):

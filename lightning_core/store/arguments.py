@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lightning_core.errors import InvalidRequest, StoreClosed
+from lightning_core.errors import InvalidRequest, StoreClosed, first_fault
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import OPERATIONS, LightningStore, Unset
 from lightning_core.store.clock import Clock
@@ -49,9 +49,7 @@ def make_request(
             metadata=cast("dict[str, Any] | None", metadata),
         )
     except ValidationError as exc:
-        fault = exc.errors()[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise InvalidRequest(f"{place} is {fault['input']!r}: {fault['msg']}") from exc
+        raise InvalidRequest(first_fault(exc, shows_input=True)) from exc
 
 
 def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:
@@ -68,9 +66,7 @@ def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:
             try:
                 request = EnqueueRolloutRequest.model_validate(request)
             except ValidationError as exc:
-                fault = exc.errors()[0]
-                place = ".".join(("", *map(str, fault["loc"])))
-                raise InvalidRequest(f"rollouts[{number}]{place} is {fault['input']!r}: {fault['msg']}") from exc
+                raise InvalidRequest(first_fault(exc, at=f"rollouts[{number}]", shows_input=True)) from exc
         requests.append(request)
     return requests
 

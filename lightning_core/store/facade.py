@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from lightning_core import lifecycle
-from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, first_fault
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
 from lightning_core.store.arguments import (
@@ -289,10 +289,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         try:
             bundle = _RESOURCES.validate_python(resources)
         except ValidationError as exc:
-            place = ".".join(str(part) for part in exc.errors()[0]["loc"])
-            raise InvalidRequest(
-                f"this is not a bundle of resources, see {place!r}: {exc.errors()[0]['msg']}"
-            ) from None
+            raise InvalidRequest(f"this is not a bundle of resources: {first_fault(exc)}") from None
         now = self._clock.now()
 
         def change(present: dict[str, Any] | None) -> dict[str, Any]:

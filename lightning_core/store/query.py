@@ -1,6 +1,5 @@
 """Filter, sort and page records: what a query says, and the plain way of carrying it out."""
 
-import difflib
 import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -8,6 +7,7 @@ from numbers import Integral
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from lightning_core.errors import InvalidRequest
+from lightning_core.registry.options import did_you_mean
 from lightning_core.types import FilterLogic, SortOrder
 
 T = TypeVar("T")
@@ -82,10 +82,9 @@ def make_query(
         raise InvalidRequest(f"sort_order is {sort_order!r}; it is 'asc' or 'desc'")
     check_page(limit, offset)
     if sort_by is not None and sort_by not in (fields := sortable(model)):
-        near = difflib.get_close_matches(str(sort_by), fields, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(sorted(fields))
         raise InvalidRequest(
-            f"cannot sort {model.__name__}s by {sort_by!r}; fields: {', '.join(sorted(fields))}.{hint}"
+            f"cannot sort {model.__name__}s by {sort_by!r}; fields: {known}{did_you_mean(sort_by, fields)}"
         )
     return Query(
         conditions=tuple(_condition(model, key, value) for key, value in conditions.items() if value is not None),

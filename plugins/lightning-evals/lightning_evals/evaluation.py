@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from lightning_core.adapter.usage import usage_in
-from lightning_core.algorithm.base import Algorithm, FastAlgorithm
-from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch
+from lightning_core.algorithm.base import FastAlgorithm
+from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch, store_resources
 from lightning_core.algorithm.estimates import Estimate, estimate
-from lightning_core.errors import InvalidInput, NoRewards, RunFolderError
+from lightning_core.errors import InvalidInput, NoRewards, RunFolderError, first_fault
 from lightning_core.secrets import hide_keys, hide_keys_in
 from lightning_core.store import LightningStore
-from lightning_core.store.requests import digest_of
 from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
 
@@ -95,9 +94,7 @@ class Record(BaseModel):
         except OSError as exc:
             raise RunFolderError(f"cannot read {cls.called} from {path}: {exc.strerror}") from exc
         except ValidationError as exc:
-            first = exc.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "all of it"
-            raise RunFolderError(f"{path} is not {cls.called}: {place}: {first['msg']}") from exc
+            raise RunFolderError(f"{path} is not {cls.called}: {first_fault(exc)}") from exc
 
     def write(self, path: Path) -> None:
         """Write it down.
@@ -176,7 +173,7 @@ class Evaluate(FastAlgorithm):
             key: Names the work within the run; the same key and part again continue it.
             part: Which part of the work this is.
         """
-        resources_id = await store_resources(self, key)
+        resources_id = await store_resources(self.get_store(), self.get_initial_resources(), key=key)
         self.report({}, best_resources=self.get_initial_resources())
         trials = await run_trials(
             self.get_store(),
@@ -198,15 +195,6 @@ class Evaluate(FastAlgorithm):
         recording = self.get_trainer().recording
         if recording is not None:
             self.evaluation.write(recording.folder.path / FILE)
-
-
-async def store_resources(algorithm: Algorithm, key: str) -> str | None:
-    """Add an algorithm's initial resources to its store, once for each key; return their id, None without any."""
-    resources = algorithm.get_initial_resources()
-    if resources is None:
-        return None
-    added_by = f"{key}/resources/{digest_of(resources)}"
-    return (await algorithm.get_store().add_resources(resources, request_id=added_by)).resources_id
 
 
 def write_file(path: Path, text: str, *, called: str) -> None:

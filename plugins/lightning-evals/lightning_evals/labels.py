@@ -8,12 +8,12 @@ from typing import Any, Final
 from lightning_core.agent.decorators import rollout
 from lightning_core.agent.graders import Grader, GraderSpec
 from lightning_core.algorithm.base import Conclusion, FastAlgorithm
-from lightning_core.algorithm.batch import continued
+from lightning_core.algorithm.batch import continued, store_resources
 from lightning_core.errors import InvalidComponent, InvalidInput
 from lightning_core.texts import shortened
 from lightning_core.types import AttemptedRollout, Dataset, NamedResources, Span, samples_of
 from lightning_evals.agreement import Agreement, agreement
-from lightning_evals.evaluation import require_reward, run_trials, store_resources
+from lightning_evals.evaluation import require_reward, run_trials
 
 TASK: Final = "task"
 """The field of a labelled sample with what the agent was asked."""
@@ -101,7 +101,7 @@ class LabelAgreement(FastAlgorithm):
             trials = await run_trials(
                 self.get_store(),
                 samples,
-                resources_id=await store_resources(self, key),
+                resources_id=await store_resources(self.get_store(), self.get_initial_resources(), key=key),
                 config=self.get_rollout_config(),
                 request_id=f"{key}/labels",
                 mode="val",
