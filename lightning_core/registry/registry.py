@@ -175,7 +175,15 @@ class Registry:
         self._registrations.append(registration)
         return registration
 
-    def build(self, kind: Kind, spec: object, *, expected: type[T], defaults: Mapping[str, Any] = _NO_DEFAULTS) -> T:
+    def build(
+        self,
+        kind: Kind,
+        spec: object,
+        *,
+        expected: type[T],
+        defaults: Mapping[str, Any] = _NO_DEFAULTS,
+        unnamed: str | None = None,
+    ) -> T:
         """Make a component from any accepted form of it.
 
         What the component's own constructor raises is let through.
@@ -184,10 +192,12 @@ class Registry:
             kind: What the component is for.
             spec: An instance of `expected`, returned as it is; a subclass of it or a function that returns one;
                 an installed name; `"package.module:attribute"`; or a mapping with either of these two under `name`,
-                and options for the constructor under all other keys.
+                and options for the constructor under all other keys. As in 0.3, `name` may be called `type`, and the
+                colon be a dot.
             expected: What the component has to be an instance of.
             defaults: Options for a constructor that has parameters of these names, where `spec` does not set them.
                 What a constructor only takes as `**kwargs` is not passed.
+            unnamed: The name that a mapping of options alone is for; None to refuse it.
 
         Raises:
             UnknownComponent: Nothing has the name or path, or it is blocked.
@@ -197,7 +207,7 @@ class Registry:
         """
         if isinstance(spec, expected):
             return spec
-        label, source, options = self._source(kind, spec, expected)
+        label, source, options = self._source(kind, spec, expected, unnamed)
         require_buildable(label, source, expected)
         if isinstance(source, expected):
             if options:
@@ -248,14 +258,15 @@ class Registry:
     def _forget(self, registration: Registration) -> None:
         self._registrations = [each for each in self._registrations if each is not registration]
 
-    def _source(self, kind: Kind, spec: object, expected: type) -> tuple[str, Any, dict[str, Any]]:
+    def _source(self, kind: Kind, spec: object, expected: type, unnamed: str | None) -> tuple[str, Any, dict[str, Any]]:
         """Find what `spec` means: how to call it in a message, what is there, and the options for it."""
         options: dict[str, Any] = {}
         if isinstance(spec, str):
             name = spec
         elif isinstance(spec, Mapping):
             options = dict(spec)
-            name = options.pop("name", None)
+            key = "name" if "name" in options or not isinstance(options.get("type"), str) else "type"
+            name = options.pop(key, unnamed)
             if not isinstance(name, str):
                 # keys only: a value may be a secret
                 keys = ", ".join(map(repr, spec)) or "none"
@@ -264,6 +275,9 @@ class Registry:
             return f"{SINGULAR[kind]} {path_of(spec)!r}", spec, options
         else:
             raise self._malformed(kind, expected, in_words(spec))
+        module, dot, attribute = name.rpartition(".")
+        if dot and ":" not in name and all(each.name != name for each in self.components(kind)):
+            name = f"{module}:{attribute}"
         source = load_object(name) if ":" in name else self.load(kind, name)
         return f"{SINGULAR[kind]} {name!r}", source, options
 

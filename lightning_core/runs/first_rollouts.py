@@ -5,11 +5,10 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from lightning_core.adapter.usage import read_usage
 from lightning_core.errors import AgentTimeout, NoRewards
 from lightning_core.runner import clients
 from lightning_core.runner.outcome import PAUSE
-from lightning_core.runs.result import RolloutCounts, failure_at, pattern_of
+from lightning_core.runs.result import RolloutCounts, failure_at, pattern_of, usage_of_attempt
 from lightning_core.types import Attempt, Rollout, Span
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class FirstRollouts:
 
     def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]) -> None:
         """Count how the attempt ended."""
-        if self._unrecorded is not None and read_usage(spans).calls:
+        if self._unrecorded is not None and usage_of_attempt(attempt, spans).calls:
             self._unrecorded = None
         if attempt.status == "succeeded":
             self._stops = False

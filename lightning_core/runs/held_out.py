@@ -59,7 +59,11 @@ class Comparison:
 
 
 async def compare(
-    store: LightningStore, *, initial: NamedResources | None, best: NamedResources | None
+    store: LightningStore,
+    rollouts: Sequence[Rollout] | None = None,
+    *,
+    initial: NamedResources | None,
+    best: NamedResources | None,
 ) -> Comparison | None:
     """Compare two bundles by the rollouts of a run, if possible on samples that chose nothing.
 
@@ -67,14 +71,15 @@ async def compare(
 
     Args:
         store: Where the rollouts are.
+        rollouts: All of the run, as the store has them; None to read them.
         initial: What the run started from.
         best: What the algorithm says is the best.
 
     Returns:
         What is known; None when no rollout with these resources gave a reward.
     """
-    found = await store.query_rollouts(status_in=["succeeded", "failed"])
-    ended = [rollout for rollout in found if not is_of_algorithm(rollout)]
+    found = await store.query_rollouts() if rollouts is None else rollouts
+    ended = [each for each in found if each.status in ("succeeded", "failed") and not is_of_algorithm(each)]
     versions = await store.query_resources() if initial is not None or best is not None else ()
     with_initial = {each.resources_id for each in versions if each.resources == initial}
     with_best = {each.resources_id for each in versions if each.resources == best}
@@ -120,7 +125,8 @@ def _kind_of(rollout: Rollout) -> _Kind:
 def _kinds_of_both_first(befores: Sequence[Rollout], afters: Sequence[Rollout]) -> list[_Kind]:
     before, after = set(map(_kind_of, befores)), set(map(_kind_of, afters))
     kinds: list[_Kind] = [(mode, kept_back) for mode in MODES for kept_back in (True, False)]
-    return sorted(kinds, key=lambda kind: (not (kind in before and kind in after), kind not in after))
+    found = [kind for kind in kinds if kind in before or kind in after]
+    return sorted(found, key=lambda kind: (not (kind in before and kind in after), kind not in after))
 
 
 async def _rewards(store: LightningStore, rollouts: Sequence[Rollout], kind: _Kind) -> dict[str, float | None]:

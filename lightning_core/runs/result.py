@@ -40,6 +40,7 @@ from lightning_core.types import (
     PromptTemplate,
     Resource,
     Rollout,
+    Span,
     Worker,
 )
 
@@ -318,11 +319,18 @@ class FitResult:
         return f"<FitResult {', '.join(parts)}>"
 
 
-async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Failure]]:
-    """Count how the rollouts of a run ended, and why those that failed did."""
+async def count_rollouts(
+    store: LightningStore, rollouts: Sequence[Rollout] | None = None
+) -> tuple[RolloutCounts, list[Failure]]:
+    """Count how the rollouts of a run ended, and why those that failed did.
+
+    Args:
+        store: Where they are.
+        rollouts: All of them, as the store has them; None to read them.
+    """
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0}
     failed = []
-    for rollout in await store.query_rollouts():
+    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
         if is_of_algorithm(rollout):
             continue
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
@@ -365,11 +373,16 @@ async def _deleted_usage(store: LightningStore) -> tuple[Usage, set[str]]:
     return usage_in({USAGE: state}), set(state.get("attempts", ())) if isinstance(state, Mapping) else set()
 
 
-async def sum_usage(store: LightningStore) -> RunUsage:
-    """Add up what the attempts of a run used, as their metadata or spans have it, and the algorithm by itself."""
+async def sum_usage(store: LightningStore, rollouts: Sequence[Rollout] | None = None) -> RunUsage:
+    """Add up what the attempts of a run used, as their metadata or spans have it, and the algorithm by itself.
+
+    Args:
+        store: Where they are.
+        rollouts: All of the run, as the store has them; None to read them.
+    """
     agent, counted = await _deleted_usage(store)
     algorithm = await usage_past_proxy(store)
-    for rollout in await store.query_rollouts():
+    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
         if not isinstance(rollout, AttemptedRollout):
             continue
         attempts = [rollout.attempt]
@@ -391,9 +404,15 @@ def was_cut_off(attempt: Attempt) -> bool:
 
 
 async def _usage_of(store: LightningStore, attempt: Attempt) -> Usage:
-    if not was_cut_off(attempt):
-        return usage_in(attempt.metadata)
-    return read_usage(await store.query_spans(attempt.rollout_id, attempt.attempt_id))
+    is_known = not was_cut_off(attempt)
+    return usage_of_attempt(
+        attempt, () if is_known else await store.query_spans(attempt.rollout_id, attempt.attempt_id)
+    )
+
+
+def usage_of_attempt(attempt: Attempt, spans: Sequence[Span]) -> Usage:
+    """Return what an attempt used, as its runner reported; of one that was cut off, as its spans say."""
+    return read_usage(spans) if was_cut_off(attempt) else usage_in(attempt.metadata)
 
 
 SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from lightning_core.adapter.usage import Usage, read_usage
+from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.estimates import Estimate, estimate, without_interval
 from lightning_core.runs.metrics import merged
-from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures
+from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures, usage_of_attempt
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, Rollout, RolloutMode, Span, sample_key, samples_of
 
 logger = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Standing:
 
     def attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]) -> Usage:
         """Record an attempt's end, and return what it used. One that was given up counts only as use."""
-        usage = read_usage(spans)
+        usage = usage_of_attempt(attempt, spans)
         with self._lock:
             worker = attempt.worker_id or attempt.attempt_id
             if self._running.get(worker) == attempt.attempt_id:

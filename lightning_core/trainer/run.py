@@ -262,8 +262,9 @@ class Run:
 
     async def result(self, status: RunStatus) -> FitResult:
         """Return the result of the run so far."""
-        counts, failures = await count_rollouts(self._store)
-        usage = await sum_usage(self._store)
+        rollouts = list(await self._store.query_rollouts())
+        counts, failures = await count_rollouts(self._store, rollouts)
+        usage = await sum_usage(self._store, rollouts)
         self._progress(usage.metrics)
         workers = await self._store.query_workers()
         stats = [worker.heartbeat_stats or {} for worker in workers]
@@ -282,7 +283,7 @@ class Run:
             abandoned_agents=sum(each.get("abandoned_agents", 0) for each in stats),
             dropped_spans=sum(each.get("dropped_spans", 0) for each in stats),
             failed_hooks=failed_hooks(self._failed_before, self._trainer.hooks.failures, workers=workers),
-            comparison=await compare(self._store, initial=initial, best=best),
+            comparison=await compare(self._store, rollouts, initial=initial, best=best),
             usage=usage,
             budget=self._budget.use,
             bypassed_proxy=status == "succeeded"

@@ -39,45 +39,6 @@ if TYPE_CHECKING:
     from lightning_core.display.live import Display
 
 
-def registry_form(
-    kind: Kind, spec: object, *, default: object = None, registry: Registry, fills_in_default: bool = False
-) -> object:
-    """Return what the registry is to be asked for.
-
-    Besides all that the registry takes, a component may be
-
-    - None: the default one;
-    - `"package.module.Class"`, with a dot where the registry wants a colon;
-    - `{"type": NAME_OR_PATH, option: value}`;
-    - where `fills_in_default`: options alone, for the default component.
-
-    Args:
-        kind: What the component is for.
-        spec: What was given.
-        default: What None stands for.
-        registry: Says which names with a dot are names.
-        fills_in_default: Whether a mapping without a name is meant for the default component.
-    """
-    if spec is None:
-        return default
-    if isinstance(spec, str):
-        return _path_or_name(kind, spec, registry)
-    if not isinstance(spec, Mapping) or "name" in spec:
-        return spec
-    options = dict(spec)
-    if isinstance(options.get("type"), str):
-        return {"name": _path_or_name(kind, options.pop("type"), registry), **options}
-    return {"name": default, **options} if fills_in_default else spec
-
-
-def _path_or_name(kind: Kind, text: str, registry: Registry) -> str:
-    module, _, attribute = text.rpartition(".")
-    is_dotted = bool(module) and ":" not in text
-    if not is_dotted or any(component.name == text for component in registry.components(kind)):
-        return text
-    return f"{module}:{attribute}"
-
-
 T = TypeVar("T")
 
 _Datasets = Mapping[str, Dataset[Any] | None]
@@ -177,7 +138,7 @@ class Trainer:
         progress: "bool | Display | None" = None,
     ) -> None:
         self._registry = default_registry() if registry is None else registry
-        self._runner = registry_form("runners", runner, default=_DEFAULTS["runners"], registry=self._registry)
+        self._runner = _DEFAULTS["runners"] if runner is None else runner
         self.max_rollouts = max_rollouts
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
@@ -432,14 +393,13 @@ class Trainer:
             )
 
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
-        form = registry_form(
+        return self._registry.build(
             kind,
-            spec,
-            default=_DEFAULTS.get(kind),
-            registry=self._registry,
-            fills_in_default=kind == "adapters",
+            _DEFAULTS.get(kind) if spec is None else spec,
+            expected=expected,
+            defaults=defaults or {},
+            unnamed=_DEFAULTS["adapters"] if kind == "adapters" else None,
         )
-        return self._registry.build(kind, form, expected=expected, defaults=defaults or {})
 
 
 def _strategy_form(strategy: object, port: int | None) -> object:

@@ -91,7 +91,7 @@ def test_attempt_that_is_not_the_newest_of_its_rollout_counts_only_as_use() -> N
     rollout = AttemptedRollout(
         rollout_id="ro-1", input=1, start_time=0.0, status="succeeded", attempt=attempt(1, nth=2)
     )
-    standing.attempt_ended(rollout, attempt(1, nth=1), 1.0, [call])
+    standing.attempt_ended(rollout, attempt(1, status="timeout", nth=1), 1.0, [call])
     now = standing.snapshot()
     assert (now.done, now.reward, now.usage) == (0, None, Usage(calls=1, input_tokens=5))
 
