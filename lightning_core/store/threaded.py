@@ -2,8 +2,9 @@
 
 import asyncio
 import functools
+import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,15 @@ else:
 
 
 class ForwardingStore(_Complete):
-    """Calls the methods of the store that `target` returns; a subclass has its own of some."""
+    """Calls the methods of the store that `target` returns, each through `_call`."""
 
     @abstractmethod
     def target(self) -> LightningStore:
         """Return the store to call."""
 
-    async def call(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of that store."""
-        return await method(*args, **kwargs)
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Call an operation of that store. A subclass does more for some of them."""
+        return await getattr(self.target(), name)(**arguments)
 
     @property
     def run_id(self) -> str:
@@ -60,10 +61,13 @@ class ForwardingStore(_Complete):
 
 def _forward(name: str) -> Any:
     method = getattr(LightningStore, name)
+    names = list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
     async def call(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
-        return await self.call(getattr(self.target(), name), *args, **kwargs)
+        if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            inspect.signature(method).bind(self, *args, **kwargs)  # raises a TypeError that says what is wrong
+        return await self._call(name, dict(zip(names, args, strict=False)) | kwargs)
 
     return call
 
@@ -120,7 +124,7 @@ class LightningStoreThreaded(ForwardingStore):
 
     async def aclose(self) -> None:
         try:
-            await self.call(self.store.aclose)
+            await self._call("aclose", {})
         finally:
             if self._thread is not None:
                 self._thread.stop()
@@ -128,15 +132,12 @@ class LightningStoreThreaded(ForwardingStore):
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def call(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        waits = method.__name__ == "wait_for_rollouts" or kwargs.get("wait_seconds", 0) != 0
-        if self._turn is not None and not waits:
-            method = _in_turn(self._turn, method)
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         if self._loop is None or asyncio.get_running_loop() is self._loop:
-            return await method(*args, **kwargs)
+            return await self._call_there(name, arguments)
         if not self._loop.is_running():
             raise self._without_loop()
-        call = method(*args, **kwargs)
+        call = self._call_there(name, arguments)
         try:
             future = asyncio.run_coroutine_threadsafe(call, self._loop)
         except RuntimeError as exc:
@@ -153,13 +154,10 @@ class LightningStoreThreaded(ForwardingStore):
             # The caller was not cancelled: the other loop came to its end, and cancelled what still ran there.
             raise self._without_loop() from None
 
+    async def _call_there(self, name: str, arguments: dict[str, Any]) -> Any:
+        waits = name == "wait_for_rollouts" or arguments.get("wait_seconds", 0) != 0
+        async with nullcontext() if self._turn is None or waits else self._turn:
+            return await super()._call(name, arguments)
+
     def _without_loop(self) -> StoreClosed:
         return StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
-
-
-def _in_turn(turn: asyncio.Lock, method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        async with turn:
-            return await method(*args, **kwargs)
-
-    return call

@@ -28,7 +28,6 @@ from lightning_core.runs.result import FAILED_HOOKS
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
 from lightning_core.store.threaded import ForwardingStore
-from lightning_core.types import AttemptedRollout, Worker
 from lightning_http.logs import CarriedRecord, LogLevels, carry_logs
 
 logger = logging.getLogger(__name__)
@@ -61,40 +60,17 @@ class ReportingStore(ForwardingStore):
             # Of failed hooks only: what the worker executes is for its own heartbeats to say.
             await self.update_worker(self._teller, self._stats, attempts=())
 
-    async def update_worker(
-        self,
-        worker_id: str,
-        heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
-        *,
-        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
-        request_id: str | None = None,
-    ) -> Worker:
-        if isinstance(heartbeat_stats, Unset) or (self._teller or worker_id) != worker_id:
-            return await self._store.update_worker(worker_id, heartbeat_stats, attempts=attempts, request_id=request_id)
-        self._teller, self._stats, failed = worker_id, heartbeat_stats, self._failed()
-        told = {**heartbeat_stats, FAILED_HOOKS: failed} if failed else heartbeat_stats
-        worker = await self._store.update_worker(worker_id, told, attempts=attempts, request_id=request_id)
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        if name in ("dequeue_rollout", "dequeue_many_rollouts"):
+            await self._tell_before_work()
+        worker_id, stats = arguments.get("worker_id"), arguments.get("heartbeat_stats", UNSET)
+        if name != "update_worker" or isinstance(stats, Unset) or (self._teller or worker_id) != worker_id:
+            return await super()._call(name, arguments)
+        self._teller, self._stats, failed = worker_id, stats, self._failed()
+        told = {**stats, FAILED_HOOKS: failed} if failed else stats
+        worker = await super()._call(name, {**arguments, "heartbeat_stats": told})
         self._told = failed
         return worker
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
-    ) -> AttemptedRollout | None:
-        await self._tell_before_work()
-        return await self._store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
-
-    async def dequeue_many_rollouts(
-        self,
-        *,
-        limit: int = 1,
-        worker_id: str | None = None,
-        wait_seconds: float | None = 0.0,
-        request_id: str | None = None,
-    ) -> Sequence[AttemptedRollout]:
-        await self._tell_before_work()
-        return await self._store.dequeue_many_rollouts(
-            limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
-        )
 
     async def _tell_before_work(self) -> None:
         try:

@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from lightning_core.errors import NotFound, StoreClosed, StoreError
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED
-from lightning_core.store import UNSET, LightningStore
-from lightning_core.store.base import Unset
+from lightning_core.store import LightningStore
 from lightning_core.store.threaded import ForwardingStore
-from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout
+from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +59,18 @@ class ObservedStore(ForwardingStore):
     def target(self) -> LightningStore:
         return self._store
 
-    async def begin_run(self, *, request_id: str | None = None) -> None:
-        await self._store.begin_run(request_id=request_id)
-        self._has_ended = False
-
-    async def end_run(self, *, request_id: str | None = None) -> None:
-        self._has_ended = True
-        await self._store.end_run(request_id=request_id)
-        self._look_who_is_left()
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        if name in ("dequeue_rollout", "dequeue_many_rollouts"):
+            claimed = await self._take(arguments)
+            return claimed if name == "dequeue_many_rollouts" else next(iter(claimed), None)
+        if name == "end_run":
+            self._has_ended = True
+        answer = await super()._call(name, arguments)
+        if name == "begin_run":
+            self._has_ended = False
+        if name == "end_run":
+            self._look_who_is_left()
+        return await self._told(answer) if name in ("update_attempt", "report_fault") else answer
 
     async def all_told(self) -> None:
         """Return when all have heard of the end who wait for work, or come back from what they had claimed.
@@ -92,30 +95,14 @@ class ObservedStore(ForwardingStore):
         """Whether one of the workers whose ids contain a token has not reported on what it claimed."""
         return any(attempts and token in worker_id for worker_id, attempts in self._working.items())
 
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
-    ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(
-            worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
-        )
-        return claimed[0] if claimed else None
-
-    async def dequeue_many_rollouts(
-        self,
-        *,
-        limit: int = 1,
-        worker_id: str | None = None,
-        wait_seconds: float | None = 0.0,
-        request_id: str | None = None,
-    ) -> Sequence[AttemptedRollout]:
+    async def _take(self, arguments: dict[str, Any]) -> Sequence[AttemptedRollout]:
+        worker_id = arguments.get("worker_id")
         if worker_id is not None:
             self._working.pop(worker_id, None)
             self._reported.pop(worker_id, None)
         self._asking += 1
         try:
-            claimed = await self._store.dequeue_many_rollouts(
-                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
-            )
+            claimed: Sequence[AttemptedRollout] = await super()._call("dequeue_many_rollouts", arguments)
             if worker_id is not None and any(token in worker_id for token in self._gone):
                 await self._take_back(claimed)
                 return []
@@ -129,35 +116,6 @@ class ObservedStore(ForwardingStore):
             for rollout in claimed:
                 await self._observer.began(rollout)
         return claimed
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset | None = UNSET,
-        *,
-        add_metadata: Mapping[str, Any] | Unset = UNSET,
-        request_id: str | None = None,
-    ) -> Attempt:
-        attempt = await self._store.update_attempt(
-            rollout_id,
-            attempt_id,
-            status,
-            worker_id,
-            last_heartbeat_time,
-            metadata,
-            add_metadata=add_metadata,
-            request_id=request_id,
-        )
-        return await self._told(attempt)
-
-    async def report_fault(
-        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
-    ) -> Attempt:
-        return await self._told(await self._store.report_fault(rollout_id, attempt_id, reason, request_id=request_id))
 
     async def _told(self, attempt: Attempt) -> Attempt:
         """Tell the observer of an attempt that has ended, once."""
