@@ -20,10 +20,9 @@ from lightning_core.runs.recording import read_best
 from lightning_core.runs.result import (
     MAX_CAUSE_CHARACTERS,
     RolloutCounts,
-    comparison_line,
     metric_lines,
     more_budget,
-    usage_lines,
+    result_rows,
 )
 from lightning_core.texts import seconds, shortened, visible_prompt
 from lightning_core.types import PromptTemplate
@@ -139,21 +138,10 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
     result = manifest.result
     if manifest.error is not None:
         rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
-    if result is not None and result.comparison is not None:
-        rows.append(("reward", comparison_line(result.comparison).removeprefix("reward ")))
     if manifest.conclusion is not None:
         rows.append((manifest.conclusion.name, manifest.conclusion.summary))
-    rows += [("metric", line) for line in metric_lines(run.metrics, None if result is None else result.comparison)]
-    if result is not None:
-        rows += [("usage", line) for line in usage_lines(result.usage)]
-        rows += [("budget", str(result.budget))] if result.budget is not None else []
-    rows += [
-        (
-            "failed",
-            f"{each.count:,}x: {shortened(each.cause, MAX_CAUSE_CHARACTERS)}{f' ({each.where})' * bool(each.where)}",
-        )
-        for each in (() if result is None else result.failures)
-    ]
+    told = [("metric", line) for line in metric_lines(run.metrics, None)] if result is None else result_rows(result)
+    rows += [(name, line.removeprefix(f"{name} ")) for name, line in told]
     origin = manifest.origin
     if origin.config_file is not None:
         rows.append(("config", " ".join([origin.config_file, *(f"--set {each}" for each in origin.overrides)])))

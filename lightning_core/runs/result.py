@@ -439,18 +439,8 @@ def print_summary(console: "Console", result: FitResult) -> None:
 
     console.print()
     console.print(Text(result.outcome, style="bold"), "," if result.bypassed_proxy else "", _counts(result), sep="")
-    if result.comparison is not None:
-        console.print("  " + comparison_line(result.comparison))
-    for line in metric_lines(result.metrics, result.comparison):
-        console.print(f"  {line}")
-    for line in usage_lines(result.usage):
-        console.print(f"  {line}")
-    if result.budget is not None:
-        console.print(f"  {result.budget}")
-    for line in failure_lines(result.failures):
-        console.print(Text(f"  {line}", style="red"))
-    for line in hook_lines(result):
-        console.print(Text(f"  {line}", style="red"))
+    for name, line in result_rows(result):
+        console.print(Text(f"  {line}", style="red" if name in ("failed", "plugin") else ""))
     if result.abandoned_agents:
         console.print(
             f"  {result.abandoned_agents:,} agents could not be stopped when their time was over or the run ended; "
@@ -469,6 +459,19 @@ def print_report(console: "Console", result: FitResult) -> None:
     """Print where the report of a run is, if it has one."""
     if result.report is not None:
         console.print(f"its report: {result.report}", soft_wrap=True)
+
+
+def result_rows(result: FitResult) -> list[tuple[str, str]]:
+    """Return what came of a run in lines, each with what it is about."""
+    lines = {
+        "reward": [] if result.comparison is None else [comparison_line(result.comparison)],
+        "metric": metric_lines(result.metrics, result.comparison),
+        "usage": usage_lines(result.usage),
+        "budget": [] if result.budget is None else [str(result.budget)],
+        "failed": failure_lines(result.failures),
+        "plugin": hook_lines(result),
+    }
+    return [(name, line) for name, each in lines.items() for line in each]
 
 
 def comparison_line(comparison: Comparison) -> str:
@@ -518,6 +521,8 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
         lines.append(f"failed {failure.count:,}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}{where}")
         is_other = failure.message not in ("", failure.cause)
         words = f": {shortened(failure.message, MAX_CAUSE_CHARACTERS)}" if is_other else ""
+        if not failure.example:  # as a manifest has it
+            continue
         task = "" if failure.task is None else f" with {shortened(failure.task, MAX_TASK_CHARACTERS)}"
         lines.append(f"  for one, {failure.example}{task}{words}")
     if len(failures) > MAX_FAILURES_SHOWN:
