@@ -85,8 +85,8 @@ class Tracer:
     One tracer serves any number of traces at the same time in one process. Which trace a span belongs to travels in
     the OpenTelemetry context, so tasks and threads that are started inside of a trace belong to it.
 
-    A subclass implements `trace_context` and `get_last_trace`. Agents that call emitters need `create_span` and
-    `operation_context` as well; without them the runner stores what they emit.
+    A subclass implements `trace_context`, which yields a `Trace`, and `get_last_trace`. Agents that call emitters need
+    `create_span` and `operation_context` as well. One that yields something else, as in 0.3, needs lightning-legacy.
     """
 
     @property
