@@ -172,6 +172,7 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
     assert (record.pop("algorithm"), Path(record.pop("folder")).parent) == ("trained_agent:search", folder / "runs")
     assert record == {
         "status": "succeeded",
+        "bypassed_proxy": False,
         "best_resources": {
             "main_prompt": {
                 "resource_type": "prompt_template",
