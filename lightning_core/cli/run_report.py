@@ -22,9 +22,10 @@ from lightning_core.runs.result import (
     RolloutCounts,
     metric_lines,
     more_budget,
+    print_prompt,
     result_rows,
 )
-from lightning_core.texts import seconds, shortened, visible_prompt
+from lightning_core.texts import seconds, shortened
 from lightning_core.types import PromptTemplate
 
 HEADER = ("id", "algorithm", "outcome", "reward", "rollouts", "start", "duration")
@@ -157,9 +158,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         console.print(f"  {name:<10} {words}")
     for name, resource in (read_best(folder.best_file) or {}).items():
         if isinstance(resource, PromptTemplate):
-            console.print()
-            console.print(Text(name, style="bold"), ", the best found:", sep="")
-            console.print(visible_prompt(resource.template))
+            print_prompt(console, name, None, resource)
     failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.succeeded
     if run.standing not in ("running", "succeeded") and not failed_from_the_start:
         from lightning_core.cli.job import hidden_keys  # late: it takes all of the config with it

@@ -342,10 +342,10 @@ async def count_rollouts(
     return RolloutCounts(**counts), group_failures(failed)
 
 
-async def rewards_in(store: LightningStore) -> list[tuple[Rollout, float]]:
-    """Return the rollouts of a run that gave a reward, with it; without those that the algorithm made for itself."""
-    rollouts = [each for each in await store.query_rollouts() if not is_of_algorithm(each)]
-    return [(each, reward) for each in rollouts if (reward := await reward_of(store, each)) is not None]
+async def rewards_in(store: LightningStore, rollouts: Iterable[Rollout]) -> list[tuple[Rollout, float]]:
+    """Return those of a run's rollouts that gave a reward, with it; not those that the algorithm made for itself."""
+    agents = [each for each in rollouts if not is_of_algorithm(each)]
+    return [(each, reward) for each in agents if (reward := await reward_of(store, each)) is not None]
 
 
 DELETED_USAGE = "lightning_core.deleted_usage"
@@ -448,7 +448,7 @@ def print_summary(console: "Console", result: FitResult) -> None:
         )
     for name, resource in (result.best_resources or {}).items():
         if isinstance(resource, PromptTemplate):
-            _print_prompt(console, name, (result.initial_resources or {}).get(name), resource)
+            print_prompt(console, name, (result.initial_resources or {}).get(name), resource)
         elif isinstance(resource, LLM) and Path(resource.model).is_dir():
             console.print(Text(f"  {name}: the model in {resource.model}"), soft_wrap=True)
     console.print()
@@ -566,7 +566,8 @@ def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:
 _STYLES = {"+": "green", "-": "red", " ": ""}
 
 
-def _print_prompt(console: "Console", name: str, before: Resource | None, best: PromptTemplate) -> None:
+def print_prompt(console: "Console", name: str, before: Resource | None, best: PromptTemplate) -> None:
+    """Print the best prompt of a name: whole, or as it differs from the first, where that is known."""
     from rich.text import Text
 
     console.print()

@@ -148,11 +148,12 @@ class Run:
                 self._budget.watching(),
             ):
                 self._take_resources(moved)
-                kept, _ = await count_rollouts(self._store)
+                rollouts = list(await self._store.query_rollouts())
+                kept, _ = await count_rollouts(self._store, rollouts)
                 await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
                 if self._recording is not None and self._recording.is_resumed:
-                    used = (await sum_usage(self._store)).agent
-                    rewards = await rewards_in(self._store)
+                    used = (await sum_usage(self._store, rollouts)).agent
+                    rewards = await rewards_in(self._store, rollouts)
                     for onlooker in hooks:
                         if isinstance(onlooker, Onlooker):
                             onlooker.standing.take_over(used, rewards)
