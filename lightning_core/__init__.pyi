@@ -12,8 +12,10 @@ from .adapter import (
     TraceToTripletBase as TraceToTripletBase,
 )
 from .agent import (
+    Environment as Environment,
     Grader as Grader,
     LitAgent as LitAgent,
+    environment as environment,
     llm_rollout as llm_rollout,
     prompt_rollout as prompt_rollout,
     rollout as rollout,

@@ -83,6 +83,11 @@ class Grader:
         """What it is called in messages."""
         return name_of(self._function)
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The names of the parameters that something is given for."""
+        return frozenset(self._wanted)
+
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
         return is_coroutine_function(self._function)

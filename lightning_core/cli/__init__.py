@@ -57,8 +57,8 @@ _WHOLE_SENTENCE = 1000
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("init", "run", "train", "resume", "worker"),
-    "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import"),
-    "Check": ("eval", "gate", "judge-check", "referee"),
+    "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import", "tasks"),
+    "Check": ("environments", "check", "eval", "gate", "judge-check", "referee"),
     "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "vllm"),
     "Other": ("plugins", "completion", "store backup", "store compact"),
 }

@@ -19,7 +19,10 @@ class CannotWrite(click.ClickException):
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path())
-def init(folder: Path) -> None:
+@click.option(
+    "--environment", metavar="NAME[:TASK]", help="Write only a config, with tasks of an environment and its agent."
+)
+def init(folder: Path, environment: str | None) -> None:
     """Write a small project into DIR, which trains at once.
 
     It has an agent, data, a config and tests, and needs no account and no network. Without DIR it is in the current
@@ -30,8 +33,9 @@ def init(folder: Path) -> None:
       agl init demo
       cd demo
       agl train config.yaml
+      agl init sums --environment reasoning_gym:chain_sum
     """
-    project = list(project_files())
+    project = list(project_files()) if environment is None else [_config_for(environment)]
     there = [str(folder / place) for place, _ in project if (folder / place).exists()]
     if there:
         raise CannotWrite(
@@ -47,13 +51,44 @@ def init(folder: Path) -> None:
     except OSError as exc:
         raise CannotWrite(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
     click.echo()
-    if all(component.name != "apo" for component in default_registry().components("algorithms")):
+    if environment is None and all(
+        component.name != "apo" for component in default_registry().components("algorithms")
+    ):
         click.echo(
             "The project uses the algorithm 'apo', which is not installed; it ships in lightning-apo. "
             "Install that from a checkout of Lightning Core: pip install . ./plugins/lightning-apo\n"
         )
     enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     click.echo(f"Now: {enter}agl train config.yaml")
+
+
+def _config_for(environment: str) -> tuple[PurePosixPath, bytes]:
+    """Return the config for an environment: its tasks, its agent's first prompt, and a model to put in."""
+    from lightning_core.agent.environments import make_environment
+
+    prompt = make_environment(environment, {}).prompt
+    name, _, task = environment.partition(":")
+    options = f"environment: {name}, task: {task}" if task else f"environment: {name}"
+    resources = ""
+    if prompt is not None:
+        text = prompt.replace("\n", "\n      ").replace("      \n", "\n")
+        resources = "\ninitial_resources: # what is tuned\n  main_prompt:\n    resource_type: prompt_template\n"
+        resources += f"    template: |-\n      {text}\n"
+    config = f"""\
+# Tasks, scorer and agent are those of an environment. Check the scorer with: agl check config.yaml
+algorithm: baseline # measures; take apo or gepa to improve the prompt, grpo or verl to train the model
+n_runners: 8
+
+llm_proxy: # the agent's model: any endpoint that speaks OpenAI's API
+  model_list:
+    - model_name: agent
+      litellm_params: {{model: openai/gpt-4.1-mini, api_key: os.environ/OPENAI_API_KEY}}
+{resources}
+train_dataset: {{{options}, size: 100}}
+val_dataset: {{{options}, size: 50}} # no task is in two of them
+test_dataset: {{{options}, size: 50}}
+"""
+    return PurePosixPath("config.yaml"), config.encode()
 
 
 _SUFFIX = ".template"

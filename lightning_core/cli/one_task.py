@@ -15,6 +15,7 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.config.components import import_path, raised_at, require_agent, search_first
+from lightning_core.config.environments import MAIN_PROMPT
 from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import load_object
@@ -48,10 +49,6 @@ class OneTask(FastAlgorithm):
             store, [self._task], mode=self._mode, resources_id=resources_id, config=self.get_rollout_config()
         )
         (self.outcome,) = batch.outcomes
-
-
-MAIN_PROMPT = "main_prompt"
-"""The name of a prompt where the resources have none yet."""
 
 
 def module_path(agent: str) -> str:

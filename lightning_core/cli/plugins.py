@@ -90,7 +90,7 @@ def _verifier() -> Callable[[Component, Any], None]:
     """Return what refuses a component that is not what its kind has to be."""
     # imported here, because it is much, and a plain list does not need it
     from lightning_core.adapter import TraceAdapter
-    from lightning_core.agent import Grader
+    from lightning_core.agent import Environment, Grader
     from lightning_core.algorithm import Algorithm
     from lightning_core.execution import ExecutionStrategy
     from lightning_core.plugins import Hooks
@@ -108,6 +108,7 @@ def _verifier() -> Callable[[Component, Any], None]:
         "runners": Runner,
         "strategies": ExecutionStrategy,
         "graders": Grader,
+        "environments": Environment,
         "loggers": RunLogger,
     }
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from lightning_core.agent.environments import Split
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_core.types import Dataset
@@ -68,6 +69,22 @@ class Hub(BaseModel):
                 f"{{name: {self.name}, split: {next(iter(found), 'train')}}}"
             )
         return next(iter(found.values()))
+
+
+class EnvironmentSource(BaseModel):
+    """Tasks of an environment: its name, its options, and how many tasks."""
+
+    model_config = ConfigDict(extra="allow")
+
+    environment: str
+    """A name, as `agl environments` lists them, or `"module:Class"`."""
+    size: int = Field(default=100, ge=1, strict=True)
+    split: Split | None = None
+    """Which tasks; None for those of the key, as `train` of `train_dataset`."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the environment."""
+        return dict(self.model_extra or {})
 
 
 def read_parquet(path: Path) -> list[Any]:

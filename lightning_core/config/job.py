@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from lightning_core.agent import Grader, LitAgent
+from lightning_core.agent import Environment, Grader, LitAgent
+from lightning_core.agent.environments import grader_of
 from lightning_core.config.components import (
     GIVEN,
     build_component,
@@ -25,7 +26,8 @@ from lightning_core.config.components import (
     require_agent,
     search_first,
 )
-from lightning_core.config.datasets import NOT_UNICODE, Hub, load_dataset
+from lightning_core.config.datasets import NOT_UNICODE, EnvironmentSource, Hub, load_dataset
+from lightning_core.config.environments import MAIN_PROMPT, tasks_of
 from lightning_core.config.files import ConfigFile, Place, override, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.errors import (
@@ -122,13 +124,17 @@ def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[s
             return ("initial_resources", name, *rest), _RESOURCES[kind].model_fields
         case ("rollout_config", *_):
             return place, RolloutConfig.model_fields
+        case (str() as key, "environment", *rest) if key in DATASETS:
+            return (key, *rest), EnvironmentSource.model_fields
         case (str() as key, "text" | "samples" | "mapping", *rest) if key in DATASETS:
             return (key, *rest), Hub.model_fields
     return place, keys
 
 
-def agent_label(spec: str | Mapping[str, Any]) -> str:
+def agent_label(spec: str | Mapping[str, Any] | None) -> str:
     """Return what an agent is called: its path, its command or its URL."""
+    if spec is None:
+        return "the environment's agent"
     if isinstance(spec, str):
         return spec
     return shlex.join(spec["command"]) if "command" in spec else str(spec["url"])
@@ -182,6 +188,10 @@ class Job:
     """What each component takes, by its key."""
     file: ConfigFile
     """Where it stands."""
+    environment: Environment | None = None
+    """Where its datasets are from; None where they are not of one."""
+    grader: Grader | None = None
+    """The one that it names; None for none."""
 
     def plan(self) -> RunPlan | None:
         """Return the most that it will do; None where its algorithm does not say. See `plan_of`.
@@ -252,15 +262,27 @@ def load_job(
     for key in config.model_fields_set - set(DATASETS):
         remember_secrets(key, getattr(config, key))
     _check_templates(file, config)
-    agent = (
-        _named_agent(file, config.agent)
-        if isinstance(config.agent, str)
-        else _agent_outside(file, config.agent, has_grader=config.reward is not None)
-    )
+    agent = None
+    if config.agent is not None:
+        agent = (
+            _named_agent(file, config.agent)
+            if isinstance(config.agent, str)
+            else _agent_outside(file, config.agent, has_grader=config.reward is not None)
+        )
     options, faults = check_components(file)
     if faults:
         raise ConfigError("\n".join(in_order(file, faults)))
-    datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS}
+    environment, rows = tasks_of(file, config, folder, run_dir if isinstance(run_dir, RunFolder) else None)
+    datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS} | rows
+    initial_resources = config.initial_resources
+    if agent is None:
+        assert environment is not None, "a config without an agent has an environment"
+        with located(file, next(iter(rows))):
+            agent = environment.agent()
+        if environment.prompt is not None:
+            own = {MAIN_PROMPT: PromptTemplate(template=environment.prompt)}
+            has_prompt = any(isinstance(each, PromptTemplate) for each in (initial_resources or {}).values())
+            initial_resources = initial_resources if has_prompt else {**own, **(initial_resources or {})}
     plugins = []
     for index, name in enumerate(config.hooks):
         with located(file, "hooks", index):
@@ -281,10 +303,10 @@ def load_job(
             strategy=config.strategy,
             n_runners=config.n_runners,
             max_rollouts=config.max_rollouts,
-            initial_resources=config.initial_resources,
+            initial_resources=initial_resources,
             rollout_config=config.rollout_config,
             keep_spans=config.keep_spans,
-            reward=reward,
+            reward=reward if environment is None or reward is not None else grader_of(environment),
             hooks=[*(hooks or ()), *plugins],
             loggers=loggers,
             run_dir=None if dry_run else run_dir,
@@ -300,16 +322,31 @@ def load_job(
         if isinstance(exc, InvalidOptions):
             raise ConfigError("\n".join(faults_at(file, (exc.label,), exc))) from exc
         raise ConfigError(f"{file.where(_place_of(str(exc), config))}: {exc}") from exc
-    return Job(trainer, agent, **datasets, config=config, options=options, file=file)
+    return Job(
+        trainer, agent, **datasets, config=config, options=options, file=file, environment=environment, grader=reward
+    )
 
 
 def _validate(file: ConfigFile) -> Config:
     try:
-        return Config.model_validate(file.values)
+        config = Config.model_validate(file.values)
     except ValidationError as exc:
-        faults = [explain(file, fault, Config.model_fields) for fault in exc.errors()]
+        faults = [*_without_agent(file), *(explain(file, fault, Config.model_fields) for fault in exc.errors())]
         faults += check_components(file)[1]
         raise ConfigError("\n".join(in_order(file, faults))) from exc
+    if missing := _without_agent(file):
+        raise ConfigError("\n".join(in_order(file, [*missing, *check_components(file)[1]])))
+    return config
+
+
+def _without_agent(file: ConfigFile) -> list[str]:
+    """Say that the agent is missing, where no environment has one."""
+    sources = [file.values.get(key) for key in DATASETS]
+    if file.values.get("agent") is not None or any(
+        isinstance(each, dict) and "environment" in each for each in sources
+    ):
+        return []
+    return [f"{file.where(('agent',))}: the key 'agent' is missing"]
 
 
 def _check_templates(file: ConfigFile, config: Config) -> None:
@@ -353,8 +390,8 @@ def _place_of(message: str, config: Config) -> Place:
     return tuple(message.split(": ")[:-1]) if message.startswith(f"{name}: ") else (name,)
 
 
-def _dataset(file: ConfigFile, key: str, source: str | Hub | list[Any] | None, folder: Path) -> Dataset[Any] | None:
-    if source is None:
+def _dataset(file: ConfigFile, key: str, source: Any, folder: Path) -> Dataset[Any] | None:
+    if source is None or isinstance(source, EnvironmentSource):
         return None
     with located(file, key):
         return load_dataset(source, folder)
@@ -406,7 +443,8 @@ def _resolved(job: Job, key: str) -> Any:
     elif key == "n_runners":
         value = getattr(job.trainer.strategy, "n_runners", value)
     elif key in DATASETS:
-        return value  # a task may well have a field named `key`, and a run that is resumed needs it
+        # a task may well have a field named `key`, and a run that is resumed needs it
+        return value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
     return without_secrets(key, value)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from lightning_core.config.datasets import Hub
+from lightning_core.config.datasets import EnvironmentSource, Hub
 from lightning_core.registry import Kind
 from lightning_core.types import NamedResources, RolloutConfig
 
@@ -35,15 +35,23 @@ AgentSpec = Annotated[
 
 
 def _kind_of_source(value: Any) -> str:
+    if isinstance(value, EnvironmentSource) or (isinstance(value, dict) and "environment" in value):
+        return "environment"
     return "mapping" if isinstance(value, dict | Hub) else "samples" if isinstance(value, list) else "text"
 
 
 Source = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[Any], Tag("samples")] | Annotated[Hub, Tag("mapping")],
+    Annotated[str, Tag("text")]
+    | Annotated[list[Any], Tag("samples")]
+    | Annotated[Hub, Tag("mapping")]
+    | Annotated[EnvironmentSource, Tag("environment")],
     Discriminator(_kind_of_source),
-    _one_of(str, list, dict, Hub, wanted="a file, 'module:name', 'hf:name', or a list of samples"),
+    _one_of(
+        *(str, list, dict, Hub, EnvironmentSource),
+        wanted="a file, 'module:name', 'hf:name', {environment: name, ...}, or a list of samples",
+    ),
 ]
-"""A file, `"module:name"`, `"hf:name"` with or without options, or the samples themselves."""
+"""A file, `"module:name"`, `"hf:name"` with or without options, tasks of an environment, or the samples themselves."""
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
@@ -53,8 +61,9 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agent: AgentSpec
-    """`"module:name"` of a `LitAgent`, or the options of a `CommandAgent` or an `HttpAgent`.
+    agent: AgentSpec | None = None
+    """`"module:name"` of a `LitAgent`, or the options of a `CommandAgent` or an `HttpAgent`; None for that of the
+    datasets' environment.
 
     Modules are looked for in the config file's folder first, and programs run in it."""
     algorithm: Component

@@ -29,7 +29,9 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "commands": {
         "agentops": "lightning-agentops",
+        "check": "lightning-evals",
         "compare": "lightning-viewer",
+        "environments": "lightning-environments",
         "eval": "lightning-evals",
         "gate": "lightning-evals",
         "import": "lightning-export",
@@ -40,10 +42,14 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "report": "lightning-viewer",
         "show": "lightning-viewer",
         "store": "lightning-http",
+        "tasks": "lightning-export",
         "top": "lightning-viewer",
         "ui": "lightning-viewer",
         "vllm": "lightning-tokens",
         "worker": "lightning-http",
+    },
+    "environments": {
+        "reasoning_gym": "lightning-environments",
     },
     "exports": {
         "atif": "lightning-export",
@@ -90,7 +96,7 @@ REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "lightning-agentops": ("lightning-http", "lightning-proxy"),
     "lightning-agents": ("lightning-http", "lightning-proxy"),
     "lightning-evals": ("lightning-http",),
-    "lightning-export": ("lightning-sqlite",),
+    "lightning-export": ("lightning-http", "lightning-sqlite"),
     "lightning-gepa": ("lightning-apo",),
     "lightning-grpo": ("lightning-http", "lightning-proxy", "lightning-tokens"),
     "lightning-legacy": ("lightning-http",),

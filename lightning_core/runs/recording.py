@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lightning_core.agent.environments import TaskRows, kept_rows
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.errors import AlgorithmError, RunFolderError, StoreError, first_fault
@@ -193,6 +194,20 @@ class Recording:
             conclusion=conclusion,
         )
         self._manifest.write(folder.manifest_file)
+
+    def keep_tasks(self, datasets: Mapping[str, Any]) -> None:
+        """Write tasks that were made, so that a run that goes on has the same ones.
+
+        Raises:
+            RunFolderError: When they cannot be written. Then it is closed.
+        """
+        try:
+            for name, rows in datasets.items():
+                if isinstance(rows, TaskRows):
+                    write_atomically(kept_rows(self.folder.path, name), "".join(f"{json.dumps(row)}\n" for row in rows))
+        except BaseException:
+            self.close()
+            raise
 
     async def take_over(self, store: LightningStore) -> None:
         """Queue again what ran when the process before this one was killed.

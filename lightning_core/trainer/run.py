@@ -113,6 +113,7 @@ class Run:
             self._recording.begin(
                 algorithm=self._name, store=self._store, origin=origin, initial=trainer.initial_resources
             )
+            self._recording.keep_tasks({**self._datasets, "test_dataset": test_dataset})
         self._first = trainer.first_rollouts(algorithm)
         self._hooks = trainer.hooks.also(self._first)
         if elsewhere is not None:

@@ -40,7 +40,8 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
         ),
         (
             "train_dataset: 5\n",
-            "config.yaml:3: train_dataset is 5; it has to be a file, 'module:name', 'hf:name', or a list of samples",
+            "config.yaml:3: train_dataset is 5; it has to be a file, 'module:name', 'hf:name', "
+            "{environment: name, ...}, or a list of samples",
         ),
         (
             "train_dataset:\n  name: train.jsonl\n",

@@ -1,4 +1,4 @@
-"""`agl eval`, `agl gate` and `agl judge-check`."""
+"""`agl eval`, `agl gate`, `agl check` and `agl judge-check`."""
 
 import shlex
 from collections.abc import Mapping
@@ -181,6 +181,70 @@ def gate(
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
+@click.option("--on", "dataset", type=click.Choice(_KINDS), help="The dataset to try it on; by default the first.")
+@click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True, help="How many samples.")
+@click.option("--reference", metavar="FIELD", help="The field of a sample that has the right answer.")
+@click.option(
+    "--max-junk", type=float, default=0.1, show_default=True, help="The most that an answer of nonsense may get."
+)
+@click.option(
+    "--range", "reward_range", type=(float, float), help="The lowest and the highest reward, where not from 0 to 1."
+)
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a value over that of the file.")
+@click.pass_context
+def check(
+    context: click.Context,
+    config: Path,
+    dataset: str | None,
+    samples: int,
+    reference: str | None,
+    max_junk: float,
+    reward_range: tuple[float, float] | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Try the grader of a CONFIG file on right and wrong answers.
+
+    It scores the right answer, an empty one, ten of nonsense, and one answer twice. Nothing is run but the grader: the
+    environment's, or the one that the config names. Without --reference, a sample's field answer, expected or
+    reference is the right one. The exit status is 1 when something is wrong.
+
+    \b
+    Example:
+      agl check config.yaml
+      agl check config.yaml --reference date --samples 50
+    """
+    # Imported here, so that listing the commands stays fast.
+    import asyncio
+    import dataclasses
+
+    from lightning_core.agent.grader_check import candidate_of, check_grader
+    from lightning_core.config import load_job
+    from lightning_core.errors import ConfigError
+    from lightning_core.texts import visible
+
+    job = load_job(config, overrides=overrides, dry_run=True)
+    candidate = candidate_of(job.environment, job.grader, job.config.initial_resources, reference)
+    if candidate is None:
+        raise ConfigError(f"{config} has no grader: its agent returns the reward; name a grader under 'reward'")
+    named = {kind: getattr(job, f"{kind}_dataset") for kind in ([dataset] if dataset else reversed(_KINDS))}
+    rows = next((each for each in named.values() if each is not None), None)
+    if rows is None:
+        raise ConfigError(f"{config} has no {' and no '.join(f'{kind}_dataset' for kind in named)} to try it on")
+    tasks = [rows[index] for index in range(min(samples, len(rows)))]
+    if reward_range is not None:
+        candidate = dataclasses.replace(candidate, reward_range=reward_range)
+    findings = asyncio.run(check_grader(candidate, tasks, max_junk=max_junk))
+    for finding in findings:
+        click.echo(f"{finding.count:>4} of {len(tasks)} samples  {visible(finding.what)}")
+    known = sum(candidate.reference(task) is not None for task in tasks)
+    unknown = "" if known == len(tasks) else f"; the right answer is known for {known}: name its field with --reference"
+    click.echo(f"{len(findings) or 'nothing'} wrong on {len(tasks)} samples{unknown}")
+    if findings:
+        context.exit(1)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
 @click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
 @run_options(
     output="Write the result to this JSON file; its metrics have the agreement.",
@@ -272,7 +336,10 @@ def evaluation_of(
                 f"--resources: {config} has no prompt {name!r}, so that it would change nothing; its prompts: "
                 f"{', '.join(prompts)}{did_you_mean(name, prompts)}"
             )
-    datasets = {"train_dataset": None, "val_dataset": named[kind], "test_dataset": None}
+    samples = named[kind]
+    if isinstance(samples, dict) and "environment" in samples:
+        samples = {"split": kind, **samples}  # the tasks of its own key
+    datasets = {"train_dataset": None, "val_dataset": samples, "test_dataset": None}
     return {"algorithm": algorithm, "algorithm.mode": kind, **datasets} | {
         f"initial_resources.{name}": each.model_dump(mode="json", exclude_none=True) for name, each in given.items()
     }

@@ -1,8 +1,8 @@
-"""`agl import`: ATIF trajectories as a run, which can be looked at, exported and learned from."""
+"""`agl import`: trajectories and traces as a run, which can be looked at, exported and learned from."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,8 @@ from lightning_core.errors import ConfigError, Fault
 
 if TYPE_CHECKING:
     from lightning_core.runs.folder import RunFolder
+    from lightning_core.store import LightningStore
+    from lightning_export.sources import Trace
 
 NEWEST = (1, 8)
 """The newest version of ATIF that is read."""
@@ -33,17 +35,26 @@ MAX_DOCUMENT_BYTES = 128 * 1024 * 1024
 
 @click.command(name="import")
 @click.argument("source", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice(["atif", "otlp", "langfuse", "phoenix", "mlflow"]),
+    default="atif",
+    show_default=True,
+    help="What the files are an export of.",
+)
 @runs_dir_option
-def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
-    """Read ATIF trajectories as the rollouts of a new run.
+def import_(source: tuple[Path, ...], form: str, runs_dir: Path | None) -> None:
+    """Read trajectories or traces as the rollouts of a new run.
 
-    SOURCE is a file with one trajectory, or with a line of JSON for each; or a folder, as harbor's jobs, whose
-    trajectory.json files are read. Rewards are those of harbor's result.json, or of agl export.
+    SOURCE is a file of JSON, or with a line of JSON for each trajectory, trace, span or score. Scores and feedback
+    become rewards under their names. Of ATIF it may be a folder, as harbor's jobs, whose trajectory.json files are
+    read; rewards are those of harbor's result.json, or of agl export.
 
     \b
     Example:
       agl import jobs/2026-01-31
-      agl import trajectories.jsonl
+      agl import --from langfuse observations.jsonl scores.jsonl
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio
@@ -52,6 +63,12 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
     from lightning_core.runs.manifest import Manifest, Origin, now
     from lightning_core.runs.recording import DURABLE
 
+    skipped, traces = None, None
+    if form != "atif":
+        from lightning_export.sources import Skipped, traces_of
+
+        skipped = Skipped()
+        traces = traces_of(form, source, skipped, limit=MAX_DOCUMENT_BYTES)
     folder = RunFolder.create(runs_root(runs_dir))
     manifest = Manifest(
         run_id=folder.run_id,
@@ -65,7 +82,7 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
     try:
         folder.lock.take()
         manifest.write(folder.manifest_file)
-        count = asyncio.run(_read_into(folder, source))
+        count = asyncio.run(_read_into(folder, source) if traces is None else _write_into(folder, traces))
         if not count:
             raise ConfigError(f"there is no ATIF trajectory in {', '.join(map(str, source))}")
         manifest.model_copy(update={"outcome": "succeeded", "end": now()}).write(folder.manifest_file)
@@ -75,6 +92,50 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
         raise
     folder.lock.release()
     click.echo(f"{folder.run_id}: {count:,} rollouts; look at them with: agl show {folder.run_id}")
+    if skipped is not None:
+        click.echo("good for tasks, prompts and supervised rows; not for reinforcement learning, which needs token ids")
+        if skipped.reasons:
+            click.echo(f"left out: {skipped}", err=True)
+
+
+async def _write_into(folder: "RunFolder", traces: Sequence["Trace"]) -> int:
+    """Make a rollout of each trace; return how many there are."""
+    from lightning_core.emitter import emit_reward
+    from lightning_core.types import Span
+    from lightning_core.types.text import well_formed_value
+
+    store = _store_of(folder)
+    try:
+        for trace in traces:
+            told = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
+            told |= {} if trace.expected is None else {"expected": trace.expected}
+            begun = await store.start_rollout(well_formed_value(trace.input), metadata=well_formed_value(told))
+            ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id, "sequence_id": 0}
+            spans = list(trace.spans)
+            if trace.rewards:
+                spans.append(Span.from_core_fields(emit_reward(trace.rewards, propagate=False)))
+            await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+            metadata: dict[str, Any] | None = None
+            if trace.error is not None:
+                metadata = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
+            await store.update_attempt(
+                begun.rollout_id,
+                begun.attempt.attempt_id,
+                "succeeded" if metadata is None else "failed",
+                metadata=metadata,
+            )
+    finally:
+        await store.aclose()
+    return len(traces)
+
+
+def _store_of(folder: "RunFolder") -> "LightningStore":
+    from lightning_core.registry import default_registry
+    from lightning_core.runs.recording import DURABLE
+    from lightning_core.store import LightningStore
+
+    options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
+    return default_registry().build("stores", options, expected=LightningStore)
 
 
 async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
@@ -84,14 +145,10 @@ async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
 
     from lightning_core.emitter import emit_reward
     from lightning_core.errors import InvalidRequest
-    from lightning_core.registry import default_registry
-    from lightning_core.runs.recording import DURABLE
-    from lightning_core.store import LightningStore
     from lightning_core.types import Span
     from lightning_export.trajectories import own_of, spans_of
 
-    options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
-    store = default_registry().build("stores", options, expected=LightningStore)
+    store = _store_of(folder)
     count = 0
     try:
         for place, found, trial in _documents(source):
