@@ -66,7 +66,7 @@ def draw(curve: Curve, path: Path, *, before: Estimate | None = None, after: Est
         after: The same after it.
     """
     # It takes half a second, and it is not needed before the end.
-    import matplotlib as mpl  # type: ignore[import-not-found]
+    import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot
