@@ -49,6 +49,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "worker": "lightning-http",
     },
     "environments": {
+        "harbor": "lightning-environments",
         "openenv": "lightning-environments",
         "reasoning_gym": "lightning-environments",
     },
