@@ -103,8 +103,9 @@ def outcome_of(trial: dict[str, Any]) -> tuple[int, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a trial of the task on stdin; see `CommandAgent`."""
+    program, agent, sandbox = arguments
     with tempfile.TemporaryDirectory(prefix="agl-harbor-") as jobs:
-        status, said = run_trial(*arguments, task=json.load(sys.stdin), jobs=Path(jobs))
+        status, said = run_trial(program, agent, sandbox, json.load(sys.stdin), Path(jobs))
     if status:
         print(said, file=sys.stderr)
     else:

@@ -5,6 +5,7 @@ https://github.com/meta-pytorch/OpenEnv
 """
 
 import asyncio
+import functools
 import json
 from collections.abc import Iterator
 from types import TracebackType
@@ -127,35 +128,37 @@ class OpenEnv(Environment):
     def agent(self) -> LitAgent[Any]:
         """Return an agent that plays an episode, and returns its reward."""
 
-        @rollout
-        async def play(task: dict[str, int], llm: LLM, prompt_template: PromptTemplate) -> float:
-            from openai import AsyncOpenAI  # late: it takes a second
+        return rollout(functools.partial(_play, self._url, self._max_steps, self._seconds))
 
-            async with (
-                Session(self._url, seconds=self._seconds) as session,
-                AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
-            ):
-                seen = await session.reset(task["seed"])
-                tools = await session.tools()
-                first = prompt_template.format(observation=json.dumps(seen.get("observation")))
-                said: list[Any] = [{"role": "user", "content": first}]
-                total, steps = 0.0, 0
-                options: dict[str, Any] = {**llm.sampling_parameters, **({"tools": tools} if tools else {})}
-                while not seen.get("done") and steps < self._max_steps:
-                    completion = await client.chat.completions.create(model=llm.model, messages=said, **options)
-                    reply = completion.choices[0].message
-                    said.append(reply.model_dump(exclude_none=True))
-                    if tools and not reply.tool_calls:
-                        break
-                    for call in reply.tool_calls or (None,):
-                        seen = await _step(session, reply.content if call is None else call)
-                        total, steps = total + float(seen.get("reward") or 0.0), steps + 1
-                        answer = {"role": "user"} if call is None else {"role": "tool", "tool_call_id": call.id}
-                        said.append({**answer, "content": json.dumps(seen.get("observation"))})
-            emit_message(f"The episode ended after {steps} steps with the reward {total:g}.")
-            return total
 
-        return play
+async def _play(
+    url: str, max_steps: int, seconds: float, task: dict[str, int], llm: LLM, prompt_template: PromptTemplate
+) -> float:
+    from openai import AsyncOpenAI  # late: it takes a second
+
+    async with (
+        Session(url, seconds=seconds) as session,
+        AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
+    ):
+        seen = await session.reset(task["seed"])
+        tools = await session.tools()
+        first = prompt_template.format(observation=json.dumps(seen.get("observation")))
+        said: list[Any] = [{"role": "user", "content": first}]
+        total, steps = 0.0, 0
+        options: dict[str, Any] = {**llm.sampling_parameters, **({"tools": tools} if tools else {})}
+        while not seen.get("done") and steps < max_steps:
+            completion = await client.chat.completions.create(model=llm.model, messages=said, **options)
+            reply = completion.choices[0].message
+            said.append(reply.model_dump(exclude_none=True))
+            if tools and not reply.tool_calls:
+                break
+            for call in reply.tool_calls or (None,):
+                seen = await _step(session, reply.content if call is None else call)
+                total, steps = total + float(seen.get("reward") or 0.0), steps + 1
+                answer = {"role": "user"} if call is None else {"role": "tool", "tool_call_id": call.id}
+                said.append({**answer, "content": json.dumps(seen.get("observation"))})
+    emit_message(f"The episode ended after {steps} steps with the reward {total:g}.")
+    return total
 
 
 async def _step(session: Session, chosen: Any) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class ReasoningGym(Environment):
 
     def agent(self) -> LitAgent[Any]:
         """Return an agent that asks the model once."""
-        return one_call(lambda task: task)
+        return one_call
 
     def score(self, task: dict[str, Any], answer: Any) -> float:
         """Score an answer with the task's own scorer."""

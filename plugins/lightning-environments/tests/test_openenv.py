@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pickle
 import re
 import socket
 import subprocess
@@ -119,6 +120,7 @@ def test_a_task_is_a_seed_and_the_agent_gives_the_reward() -> None:
 
     assert list(made.tasks(2)) == [{"seed": 0}, {"seed": 1}]
     assert not made.has_scorer
+    assert pickle.loads(pickle.dumps(made.agent())).is_async()  # for runners in processes of their own
 
 
 @pytest.fixture(scope="module")
