@@ -236,6 +236,8 @@ def take(environment: Environment, sizes: Mapping[Split, int]) -> dict[Split, Ta
         ConfigError: When the environment has too few.
     """
     rows: dict[Split, TaskRows] = {split: TaskRows() for split in sizes}
+    if not any(sizes.values()):
+        return rows
     seen: set[str] = set()
     limit = 20 * max(sizes.values(), default=0) + 200
     for task in environment.tasks(limit):

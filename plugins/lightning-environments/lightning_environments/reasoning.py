@@ -75,21 +75,23 @@ class ReasoningGym(Environment):
             row = made[index]
             yield {"question": row["question"], "answer": row["answer"], "metadata": repr(_plain(row["metadata"]))}
 
-    def _elsewhere(self, count: int) -> list[dict[str, Any]]:
+    def _elsewhere(self, count: int) -> Iterator[dict[str, Any]]:
         script = (
             "import json, sys; from lightning_environments.reasoning import ReasoningGym; "
-            "task, options, count = json.loads(sys.argv[1]); "
-            "print(json.dumps(list(ReasoningGym(task, seed=options.pop('seed'), config=options).tasks(count))))"
+            "task, options, count = json.loads(sys.argv[1]); made = ReasoningGym(task, **options).tasks(count); "
+            "[print(json.dumps(each), flush=True) for each in made]"
         )
-        given = json.dumps([self._task, self._options, count])
+        given = json.dumps([self._task, {"config": self._options}, count])
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", script, given], env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise ConfigError(f"tasks of {self._task!r} cannot be made: {done.stderr.strip()[-400:]}")
-        rows: list[dict[str, Any]] = json.loads(done.stdout)
-        return rows
+        command = [sys.executable, "-c", script, given]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                for line in process.stdout or ():
+                    yield json.loads(line)
+                if status := process.wait():
+                    raise ConfigError(f"tasks of {self._task!r} cannot be made: the process ended with {status}")
+            finally:
+                process.kill()  # the caller has enough of them
 
     def question(self, task: dict[str, Any]) -> str:
         """Return the text of the question."""
