@@ -18,8 +18,14 @@ from lightning_core.registry import did_you_mean
 from lightning_environments.agents import one_call
 from lightning_environments.extras import library
 
-_HASHED = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note", "word_ladder"})
-"""Tasks of 0.1.25 that are others with another `PYTHONHASHSEED`. They are made in a process of their own."""
+_UNSTABLE = frozenset(
+    {
+        *("isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication", "ransom_note"),
+        "word_ladder",
+    }
+)
+"""Tasks of 0.1.25 that are others with another `PYTHONHASHSEED`, or draw from the shared generator of `random`. They
+are made in a process of their own."""
 
 _NOT_ALONE = frozenset({"composite"})
 """What is made of other tasks, and has none of its own."""
@@ -67,9 +73,10 @@ class ReasoningGym(Environment):
 
     def tasks(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield tasks of one seed; the first ones do not depend on `count`."""
-        if self._task in _HASHED and os.environ.get("PYTHONHASHSEED") != "0":
-            yield from self._elsewhere(count)
-            return
+        return self._elsewhere(count) if self._task in _UNSTABLE else self.tasks_here(count)
+
+    def tasks_here(self, count: int) -> Iterator[dict[str, Any]]:
+        """Yield tasks that are made in this process."""
         made = self._made(count)
         for index in range(count):
             row = made[index]
@@ -77,8 +84,8 @@ class ReasoningGym(Environment):
 
     def _elsewhere(self, count: int) -> Iterator[dict[str, Any]]:
         script = (
-            "import json, sys; from lightning_environments.reasoning import ReasoningGym; "
-            "task, options, count = json.loads(sys.argv[1]); made = ReasoningGym(task, **options).tasks(count); "
+            "import json, random, sys; from lightning_environments.reasoning import ReasoningGym; random.seed(0); "
+            "task, options, count = json.loads(sys.argv[1]); made = ReasoningGym(task, **options).tasks_here(count); "
             "[print(json.dumps(each), flush=True) for each in made]"
         )
         given = json.dumps([self._task, {"config": self._options}, count])

@@ -202,7 +202,10 @@ def _langfuse(record: Record, place: str, traces: dict[str, Trace], scores: list
         scores.append((place, {"trace_id": trace_id, "name": row["name"], "value": value}))
         return
     trace = traces.setdefault(str(trace_id), Trace(str(trace_id), place))
-    for each in row.get("scores") or ():
+    # An export of a table has a column of numbers for each score.
+    columns = {name: each for name, each in record.items() if isinstance(each, list) and each}
+    tabled = [{"name": name, "value": each[-1]} for name, each in columns.items() if all(map(_is_number, each))]
+    for each in [*(row.get("scores") or ()), *tabled]:
         if isinstance(each, dict):
             _langfuse({**each, "trace_id": trace_id}, place, traces, scores)
     for each in row.get("observations") or ():
@@ -390,6 +393,10 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seconds(value: Any) -> float | None:

@@ -182,6 +182,16 @@ def test_a_later_import_moves_no_sample_to_another_split(folder: Path) -> None:
     assert {split_of(each["input"]) for each in samples("train.jsonl")} == {"train"}
 
 
+def test_scores_of_a_table_are_rewards(folder: Path) -> None:
+    row = {"id": "t1", "timestamp": "2026-11-20T09:15:02Z", "input": "Hi", "output": "Hello", "tags": ["prod"]}
+    row |= {"good": [0.5], "tone": ["curt"], "safe": None}
+    (folder / "table.json").write_text(json.dumps([row]))
+
+    _, run = imported("langfuse", str(folder / "table.json"))
+
+    assert [rewards_of(ended) for ended in rollouts(run)] == [{"good": 0.5}]
+
+
 def test_what_people_said_is_right_comes_with_the_sample() -> None:
     _, run = imported("mlflow", "mlflow-traces.jsonl")
 
