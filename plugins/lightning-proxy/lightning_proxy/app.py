@@ -165,6 +165,8 @@ class App:
             return NOTHING
         fields = self._service.models.with_params(route.target, call.path, route.fields)
         given, taken = self._service.usage.most(route.target, fields, route.body)
+        if call.dialect.operation == "embeddings":
+            taken = 0
         if not self._service.spending.limits_usd:
             return Reserve(given + taken)
         replicas = self._replicas.of((route.target, *self._service.models.fallbacks(route.target)))
@@ -259,6 +261,8 @@ class App:
                 self._service.usage.record(route.target, given, taken)
             if cost is None:
                 cost = _cost(call, given, taken)
+            elif outcome.error_kind is not None:  # the usage that a broken stream gave is not the last
+                cost = outcome.cost = _cost(call, given, taken)
         if route.abandoned_cost:
             cost = (cost or 0.0) + route.abandoned_cost
         return tokens + route.abandoned_tokens, cost

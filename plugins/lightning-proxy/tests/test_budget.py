@@ -10,6 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from lightning_proxy.admit import Spending, UsageSoFar
 from lightning_proxy.answer import Answer, AnswerChoice
 from lightning_proxy.call import Call, Outcome, Route
@@ -118,6 +120,14 @@ async def test_sixty_calls_at_once_do_not_pass_a_limit_of_money(
     assert statuses == {200: len(engine.received), 402: 60 - len(engine.received)}
 
 
+async def test_embeddings_reserve_nothing_for_an_answer(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, budget={"tokens": 100})
+    async with Agent(http, proxy, attempt).post("/embeddings", input="hi") as response:
+        assert response.status == 200
+
+
 async def test_a_pause_and_a_wait_for_the_budget_go_together(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
@@ -181,6 +191,40 @@ async def test_a_stream_that_the_agent_breaks_off_costs_what_came_of_it(
     assert span.attributes["gen_ai.usage.cost"] == len(render([{"role": "user", "content": "hi"}]))
     assert proxy.budget is not None
     assert (proxy.budget.used["usd"], proxy.budget.unpriced_calls) == (7.0, 0)
+
+
+async def test_a_stream_of_anthropic_that_is_broken_off_costs_all_that_came(
+    make_proxy: MakeProxy, attempt: AttemptedRollout, http: Any
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        # As Anthropic: the first event tells of one token, and only the last one of all.
+        usage = {"input_tokens": 9, "output_tokens": 1}
+        message = {"id": "m", "type": "message", "role": "assistant", "content": [], "usage": usage}
+        block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        said = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 4000}}
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for event in ({"type": "message_start", "message": message}, block, said):
+            await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        await asyncio.Event().wait()
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/messages", answer)
+    async with TestServer(app, handler_cancellation=True) as server:
+        params = {"model": "openai/small", "api_base": str(server.make_url("/v1")), **PRICES}
+        entry = {"model_name": "small", "litellm_params": params}
+        proxy = await make_proxy(model_list=[entry], budget={"usd": 1_000_000})
+        agent = Agent(http, proxy, attempt)
+        asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2000}
+        response = await agent.post("/messages", stream=True, **asked).__aenter__()
+        await response.content.readuntil(b"x" * 4000)
+        response.close()
+        span = await agent.span()
+    assert span.attributes["error.type"] == "client_disconnected"
+    assert span.attributes["gen_ai.usage.cost"] == 9 + 1000 * 100
+    assert proxy.budget is not None
+    assert (proxy.budget.used["usd"], proxy.budget.used["tokens"]) == (9 + 1000 * 100, 9 + 1000)
 
 
 def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
