@@ -73,23 +73,13 @@ async def test_a_response_goes_on_from_one_before_it(converted: Agent, engine: F
     second = await answered(converted, stream, input="on", previous_response_id=first.id)
     third = await answered(converted, stream, input=[HI], previous_response_id=second.id, instructions="be bad")
     assert third.output_text == "third"
+    assert [each.previous_response_id for each in (first, second, third)] == [None, first.id, second.id]
     turns = [(each["role"], each["content"]) for each in engine.received[2].fields["messages"]]
     said = [("user", "hi"), ("assistant", "first"), ("user", "on"), ("assistant", "second"), ("user", "hi")]
     assert turns == [("system", "be bad"), *said]
 
 
 async def test_responses_of_others_and_those_that_were_not_to_be_stored_are_not_gone_on_from(
-    converted: Agent, store: InMemoryLightningStore
-) -> None:
-    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
-    theirs = await answered(other, False, input=[HI])
-    unstored = await answered(converted, False, input=[HI], store=False)
-    for response in (theirs, unstored):
-        with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
-            await answered(converted, False, input=[HI], previous_response_id=response.id)
-
-
-async def test_responses_of_others_and_those_that_were_not_to_be_stored_cannot_be_continued(
     converted: Agent, store: InMemoryLightningStore
 ) -> None:
     other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
@@ -109,6 +99,24 @@ def test_the_oldest_responses_are_forgotten() -> None:
     assert ["text" in item for item in responses.resolve("at-1", asked)["input"]] == [False, True, True]
     continued = [responses.resolve("at-1", {"previous_response_id": f"resp_{number}"}) for number in range(3)]
     assert [len(each.get("input", ())) for each in continued] == [0, 2, 2]
+
+
+def test_a_long_conversation_is_kept_once() -> None:
+    # By its whole length each, 100 turns of 10 bytes would be 50,500 bytes.
+    responses = StoredResponses(max_bytes=2000)
+    asked: dict[str, Any] = {}
+    for turn in range(100):
+        asked = responses.resolve("at-1", {**asked, "input": [{"text": f"q{turn}"}]})
+        response = {"id": f"resp_{turn}", "output": [{"id": f"msg_{turn}", "text": f"a{turn}"}]}
+        responses.keep("at-1", asked, response, 10 * (turn + 1))
+        asked = {"previous_response_id": response["id"]}
+    said = responses.resolve("at-1", {**asked, "input": "on"})["input"]
+    assert [item["text"] for item in said[:-1]] == [f"{who}{turn}" for turn in range(100) for who in "qa"]
+    first = responses.resolve("at-1", {"previous_response_id": "resp_0"})["input"]
+    assert [item["text"] for item in first] == ["q0", "a0"]
+    for other in range(200):
+        responses.keep("at-2", {"input": "hi"}, {"id": f"resp_{other}", "output": []}, 10)
+    assert responses.resolve("at-1", asked) is asked
 
 
 @both_ways

@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lightning_proxy.answer import (
     Answer,
@@ -592,6 +592,7 @@ class _ResponsesStream(ChatStream):
 
     def _head(self) -> Fields:
         request = self.request
+        given, previous = request.get("input"), request.get("previous_response_id")
         return {
             "id": self.id,
             "object": "response",
@@ -602,7 +603,7 @@ class _ResponsesStream(ChatStream):
             "metadata": request.get("metadata") or {},
             "model": request.get("model") or self.read.model or "",
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
-            "previous_response_id": request.get("previous_response_id"),
+            "previous_response_id": given.previous[1] if isinstance(given, _Continued) else previous,
             "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
             "store": request.get("store") is not False,
             "temperature": request.get("temperature"),
@@ -630,23 +631,42 @@ _EVENTS = {
 # What may be named later
 
 
+class _Continued(list[Any]):
+    """The items of a conversation that goes on from a stored response."""
+
+    previous: "tuple[str | None, str]"
+    """The response: whose, and its id."""
+    begins: int
+    """How many of the items are those up to the response."""
+
+
+class _Stored(NamedTuple):
+    items: list[Any]
+    """Those that the one before it does not have."""
+    previous: tuple[str | None, str] | None
+    size: int
+    """Of these items, in bytes, about."""
+    whole: int
+    """Of all items up to these."""
+
+
 class StoredResponses:
-    """The newest converted responses, each for the attempt that got it: their conversations and their items.
+    """The conversations and the items of converted responses that were used last, each for the attempt that got it.
 
     In this process alone.
 
     Args:
-        max_bytes: How much is kept in all, about.
+        max_bytes: How much is kept in all, about. What a response continues counts once.
     """
 
     def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: OrderedDict[tuple[str | None, str], tuple[list[Any], int]] = OrderedDict()
-        """By their ids: the items of a conversation up to a response, or one item; with their size."""
+        self._known: OrderedDict[tuple[str | None, str], _Stored] = OrderedDict()
+        """By their ids: a response, or one item."""
 
     def keep(self, attempt_id: str | None, request: Fields, response: Fields, size: int) -> None:
-        """Keep a response; the oldest ones are forgotten for it.
+        """Keep a response; those that were not used for longest are forgotten for it.
 
         Args:
             attempt_id: Whose it is.
@@ -654,28 +674,49 @@ class StoredResponses:
             response: What was answered.
             size: Of both in bytes, about.
         """
-        items = response["output"]
+        items, given = response["output"], _given_items(request)
+        previous = None
         for item in items:
-            self._known[attempt_id, str(item["id"])] = [item], 0
-        self._known[attempt_id, str(response["id"])] = [*_given_items(request), *items], size
-        self._bytes += size
+            self._known[attempt_id, str(item["id"])] = _Stored([item], None, 0, 0)
+        own = size
+        if isinstance(given, _Continued) and self._conversation(given.previous):  # else it was forgotten meanwhile
+            previous, own = given.previous, max(0, size - self._known[given.previous].whole)
+            given = given[given.begins :]
+        self._known[attempt_id, str(response["id"])] = _Stored([*given, *items], previous, own, size)
+        self._bytes += own
         while self._bytes > self._max_bytes:
-            self._bytes -= self._known.popitem(last=False)[1][1]
+            self._bytes -= self._known.popitem(last=False)[1].size
 
     def resolve(self, attempt_id: str | None, request: Fields) -> Fields:
         """Return a request with the conversation and the items that it names; the same object where none is known."""
-        before, _ = self._known.get((attempt_id, str(request.get("previous_response_id"))), ([], 0))
-        given = _given_items(request)
+        previous = attempt_id, str(request.get("previous_response_id"))
+        before, given = self._conversation(previous), _given_items(request)
         found = [known for item in given for known in self._items(attempt_id, item)]
         if not before and all(one is two for one, two in zip(found, given, strict=True)):
             return request
-        left = {name: value for name, value in request.items() if not (before and name == "previous_response_id")}
-        return {**left, "input": [*before, *found]}
+        if not before:
+            return {**request, "input": found}
+        items = _Continued([*before, *found])
+        items.previous, items.begins = previous, len(before)
+        left = {name: value for name, value in request.items() if name != "previous_response_id"}
+        return {**left, "input": items}
+
+    def _conversation(self, key: tuple[str | None, str] | None) -> list[Any]:
+        """Return the items up to a response; none where one of those that it goes on from was forgotten."""
+        found: list[_Stored] = []
+        while key is not None:
+            if (stored := self._known.get(key)) is None:
+                return []
+            self._known.move_to_end(key)
+            found.append(stored)
+            key = stored.previous
+        return [item for stored in reversed(found) for item in stored.items]
 
     def _items(self, attempt_id: str | None, item: Any) -> list[Any]:
         if not isinstance(item, dict) or item.get("type") != "item_reference":
             return [item]
-        return self._known.get((attempt_id, str(item.get("id"))), ([item], 0))[0]
+        stored = self._known.get((attempt_id, str(item.get("id"))))
+        return [item] if stored is None else stored.items
 
 
 def _given_items(request: Fields) -> list[Any]:
