@@ -69,16 +69,16 @@ class ServerEngine(ABC):
     ) -> AsyncGenerator[Generated]:
         """Continue a prompt piece by piece."""
         answer = await self._send("POST", self.path, {**self.request(prompt_ids, sampling), "stream": True})
-        events, told, is_complete = EventReader(), 0, False
+        events, told, is_begun, is_complete = EventReader(), 0, False, False
         try:
             async for piece in answer.pieces():
                 for event in events.feed(piece):
                     fields = event.fields() or {}
                     if "error" in fields:
-                        raise self._failure(fields, is_begun=told > 0)
+                        raise self._failure(fields, is_begun=is_begun)
                     if (found := self.read(fields, told)) is not None:
                         told += len(found.token_ids)
-                        is_complete = found.finish_reason is not None
+                        is_begun, is_complete = True, found.finish_reason is not None
                         yield found
         except NoEventStream as exc:
             raise BackendBroke(f"{self._http.address} sent no event stream: {exc}") from exc

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import VllmTokens
@@ -291,29 +292,28 @@ async def test_an_engine_without_token_ids_is_named(make: Any, engine: FakeEngin
         assert "answered without token ids, which vLLM gives from 0.10.2 on" in await response.text()
 
 
-async def test_a_refusal_in_a_streams_first_event_is_one(make: Any) -> None:
+@pytest.mark.parametrize("is_begun", [False, True], ids=["at once", "after an event without tokens"])
+async def test_a_refusal_in_a_streams_first_event_is_one(make: Any, is_begun: bool) -> None:
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "small", "max_model_len": 99}]})
 
     async def completions(_: web.Request) -> web.Response:
         # So vLLM 0.32 answers a streamed prompt with a token that it does not have.
         error = {"message": "Token id 286 is out of vocabulary", "type": "BadRequestError", "param": None, "code": 400}
-        text = f"data: {json.dumps({'error': error})}\n\ndata: [DONE]\n\n"
-        return web.Response(text=text, content_type="text/event-stream")
+        empty = {"choices": [{"index": 0, "text": "", "token_ids": [], "finish_reason": None}]}
+        events = [*([empty] if is_begun else []), {"error": error}]
+        text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        return web.Response(text=f"{text}data: [DONE]\n\n", content_type="text/event-stream")
 
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/completions", completions)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        agent = await make(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    async with TestServer(app) as server:
+        agent = await make(str(server.make_url("/v1")))
         async with agent.chat(stream=True) as response:
-            assert response.status == 400
+            assert response.status == (200 if is_begun else 400)
             assert "out of vocabulary" in await response.text()
-    finally:
-        await runner.cleanup()
+    assert (await agent.span()).attributes["error.type"] == ("backend_broke" if is_begun else "400")
 
 
 # The tokenizer
