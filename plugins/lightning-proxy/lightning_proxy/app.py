@@ -259,10 +259,8 @@ class App:
             tokens = given + taken
             if outcome.error_kind is None and taken:
                 self._service.usage.record(route.target, given, taken)
-            if cost is None:
+            if cost is None or outcome.error_kind is not None:  # the usage that a broken stream gave is not the last
                 cost = _cost(call, given, taken)
-            elif outcome.error_kind is not None:  # the usage that a broken stream gave is not the last
-                cost = outcome.cost = _cost(call, given, taken)
         if route.abandoned_cost:
             cost = (cost or 0.0) + route.abandoned_cost
         return tokens + route.abandoned_tokens, cost

@@ -139,7 +139,7 @@ def attributes_of(
     attributes: dict[str, Any] = {
         genai.OPERATION_NAME: dialect.operation,
         "gen_ai.provider.name": dialect.provider,
-        **({} if asked is None else {genai.REQUEST_MODEL: replace_surrogates(str(asked))}),
+        **({} if asked is None else {genai.REQUEST_MODEL: hide_attempt_keys(replace_surrogates(str(asked)))}),
         **_parameters(request),
     }
     known = {

@@ -222,7 +222,7 @@ async def test_a_stream_of_anthropic_that_is_broken_off_costs_all_that_came(
         response.close()
         span = await agent.span()
     assert span.attributes["error.type"] == "client_disconnected"
-    assert span.attributes["gen_ai.usage.cost"] == 9 + 1000 * 100
+    assert span.attributes["gen_ai.usage.cost"] == 9 + 1 * 100  # as it was told: a record has no estimates
     assert proxy.budget is not None
     assert (proxy.budget.used["usd"], proxy.budget.used["tokens"]) == (9 + 1000 * 100, 9 + 1000)
 

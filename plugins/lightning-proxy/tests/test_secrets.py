@@ -176,3 +176,16 @@ async def test_the_key_of_an_attempt_is_not_recorded_with_what_is_said(
     assert r"env:\nagl-at-***\n" in span.attributes["gen_ai.input.messages"]
     assert r"so it is\nagl-at-***" in span.attributes["gen_ai.output.messages"]
     assert "key=agl-at-***" in span.attributes["gen_ai.tool.definitions"]
+
+
+async def test_the_key_of_an_attempt_is_not_recorded_as_the_name_of_a_model(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy: LLMProxy = await make_proxy(engine, key="secret")
+    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat(model=key, headers={"authorization": f"Bearer {key}"}) as response:
+        assert response.status == 404
+    span = await agent.span()
+    assert str(key) not in span.model_dump_json()
+    assert span.name == "chat agl-at-***"
