@@ -218,7 +218,8 @@ BYTES_PER_TOKEN = 3
 TOKENS_PER_FILE = 1600
 """Of an image or another file in base64, whatever its size: what providers count for a large image."""
 
-_FILES = re.compile(rb"[A-Za-z0-9+/=]{1024,}")
+# Only from where a word begins: from each of its characters on, long words would take their length squared.
+_FILES = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{1024,}")
 
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """What the APIs call the limit of an answer."""

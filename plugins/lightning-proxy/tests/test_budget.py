@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import random
+import time
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -101,6 +102,13 @@ def test_an_image_counts_as_one_and_not_by_its_size() -> None:
     body = b'{"url": "data:image/png;base64,' + b"A" * 1_000_000 + b'"}'
     given, _ = UsageSoFar().most("m", {}, body)
     assert 1600 < given < 1620
+
+
+def test_a_body_of_long_words_does_not_keep_the_event_loop() -> None:
+    body = b'{"text": "base64 ' + (b"A" * 1000 + b" ") * 8000 + b'"}'
+    began = time.process_time()
+    UsageSoFar().most("m", {}, body)
+    assert time.process_time() - began < 1  # from each character on, it was 4 s
 
 
 async def test_sixty_calls_at_once_do_not_pass_a_limit_of_money(
