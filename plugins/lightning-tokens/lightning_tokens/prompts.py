@@ -38,20 +38,27 @@ class Prefix(NamedTuple):
     """The prompt and the answer, as the engine saw and sampled them."""
 
 
+class _Known(NamedTuple):
+    messages: int
+    length: int
+    longest: "array[int]"
+    """The tokens of the longest conversation that goes on with this one, whose first `length` are its own."""
+
+
 class Conversations:
     """The newest conversations of the newest attempts.
 
     What is forgotten costs exactness, no more: the next prompt is then made of the text alone. Threads may share it.
 
     Args:
-        max_tokens: How many tokens are remembered in all; each takes 4 bytes.
+        max_tokens: How many tokens are remembered in all; each takes 4 bytes. What several turns share counts once.
         max_per_attempt: How many conversations of one attempt: each answer makes one.
     """
 
     def __init__(self, *, max_tokens: int = 20_000_000, max_per_attempt: int = 64) -> None:
         self._max_tokens = max_tokens
         self._max_per_attempt = max_per_attempt
-        self._attempts: OrderedDict[str, OrderedDict[bytes, Prefix]] = OrderedDict()
+        self._attempts: OrderedDict[str, OrderedDict[bytes, _Known]] = OrderedDict()
         self._tokens = 0
         self._lock = threading.Lock()
 
@@ -77,24 +84,35 @@ class Conversations:
             for digest in reversed(digests):
                 if digest in known:
                     known.move_to_end(digest)
-                    return known[digest]
+                    found = known[digest]
+                    return Prefix(found.messages, found.longest[: found.length])
         return None
 
     def remember(self, attempt: str, setting: Any, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
         """Remember a conversation whose last message is the model's answer."""
-        digest = _digests(setting, messages)[-1]
-        new = Prefix(len(messages), array("I", token_ids))
+        digests, new = _digests(setting, messages), array("I", token_ids)
         with self._lock:
             known = self._attempts.setdefault(attempt, OrderedDict())
             self._attempts.move_to_end(attempt)
-            before = known.pop(digest, None)
-            known[digest] = new
-            self._tokens += len(token_ids) - (len(before.token_ids) if before is not None else 0)
+            self._tokens -= _size(known)
+            before = [known[digest].longest for digest in digests[:-1] if digest in known]
+            continued = {id(tokens) for tokens in before if new[: len(tokens)] == tokens}
+            for digest, each in known.items():
+                if id(each.longest) in continued:
+                    known[digest] = each._replace(longest=new)
+            known[digests[-1]] = _Known(len(messages), len(new), new)
+            known.move_to_end(digests[-1])
             if len(known) > self._max_per_attempt:
-                self._tokens -= len(known.popitem(last=False)[1].token_ids)
+                known.popitem(last=False)
+            self._tokens += _size(known)
             while self._tokens > self._max_tokens and len(self._attempts) > 1:
                 _, oldest = self._attempts.popitem(last=False)
-                self._tokens -= sum(len(each.token_ids) for each in oldest.values())
+                self._tokens -= _size(oldest)
+
+
+def _size(known: Mapping[bytes, _Known]) -> int:
+    """Return how many tokens the conversations of an attempt have, each once."""
+    return sum({id(each.longest): len(each.longest) for each in known.values()}.values())
 
 
 def _digests(setting: Any, messages: Sequence[Message]) -> list[bytes]:

@@ -717,6 +717,36 @@ async def test_an_agent_that_hangs_up_stops_the_sampling(start: Start) -> None:
     await asyncio.wait_for(stopped.wait(), 20)
 
 
+@given(strategies.lists(strategies.tuples(strategies.integers(0, 20), strategies.integers(0, 2)), max_size=30))
+def test_conversations_that_share_turns_are_found_as_they_were(steps: list[tuple[int, int]]) -> None:
+    known = Conversations()
+    told: list[tuple[list[dict[str, Any]], list[int]]] = [([], [])]
+    for place, answer in steps:  # go on from any one before, so that turns are shared, repeated and branched
+        messages, tokens = told[place % len(told)]
+        told.append(([*messages, {"role": "assistant", "content": str(answer)}], [*tokens, answer, answer]))
+        known.remember("at-1", None, *told[-1])
+    for messages, tokens in told[1:]:
+        found = known.find("at-1", None, [*messages, {"role": "user", "content": "on"}])
+        assert found is not None
+        assert (found.messages, list(found.token_ids)) == (len(messages), tokens)
+    whole = {tuple(tokens) for _, tokens in told}
+    assert known.tokens <= sum(map(len, whole))
+
+
+def test_the_turns_of_a_conversation_are_remembered_once() -> None:
+    # By its whole length each, 50 turns would be 12,750 tokens, and the first attempts forgotten.
+    known = Conversations(max_tokens=5000)
+    for turn in range(1, 51):
+        for attempt in range(10):
+            messages = [{"role": "assistant", "content": str(number)} for number in range(turn)]
+            known.remember(f"at-{attempt}", None, messages, [*range(10 * turn)])
+    assert known.tokens == 10 * 500
+    for attempt in range(10):
+        found = known.find(f"at-{attempt}", None, messages[:30])
+        assert found is not None
+        assert list(found.token_ids) == [*range(300)]
+
+
 def test_what_is_remembered_is_bounded() -> None:
     known = Conversations(max_tokens=100, max_per_attempt=2)
     message = {"role": "assistant", "content": "x"}
