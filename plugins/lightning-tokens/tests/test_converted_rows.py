@@ -1,11 +1,12 @@
 """The rows of a conversation are the same by whichever API the agent speaks, id by id."""
 
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import pytest
 from four_apis import by_chat, by_gemini, by_messages, by_responses
-from lightning_tokens import TokensBackend
+from lightning_tokens import Generated, TokensBackend
 from proxy_fixtures import Agent, MakeProxy
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 
@@ -98,3 +99,33 @@ async def test_candidates_say_what_the_model_did(make_agent: Any, stream: bool, 
     assert len({call.id for call in calls}) == 2
     used = [found[place].usage_metadata.candidates_token_count for place in (0, 4)]
     assert used == [3, 2]
+
+
+class GivesUp(StreamingEngine):
+    async def generate(self, *args: Any, **kwargs: Any) -> Generated:
+        return replace(await super().generate(*args, **kwargs), finish_reason="abort")
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+        ("/responses", {"input": "hi"}),
+        ("/models/small:generateContent", {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}),
+    ],
+)
+async def test_a_call_that_the_engine_gives_up_is_to_be_made_again(
+    make_agent: Any, path: str, fields: dict[str, Any], stream: bool
+) -> None:
+    agent = await make_agent(GivesUp("abc"))
+    if "contents" not in fields:
+        fields = {"model": "small", "stream": stream, **fields}
+    elif stream:
+        path = "/models/small:streamGenerateContent?alt=sse"
+    async with agent.http.post(f"{agent.base}{path}", json=fields) as response:
+        assert "the engine gave the call up" in await response.text()
+        assert (response.status, response.headers.get("retry-after")) == ((200, None) if stream else (503, "1"))
+    span = await agent.span()
+    assert span.attributes["error.type"] == "call_aborted"
+    assert not TraceToTrajectories().adapt([span]).rows

@@ -225,6 +225,9 @@ class ChatAnswer:
         for choice in objects(chunk.get("choices"))[:1]:
             steps += self._read_message(mapping(choice.get("delta")) or mapping(choice.get("message")))
             self.finish_reason = text_of(choice.get("finish_reason")) or self.finish_reason
+            if self.finish_reason == "abort":  # vLLM's and SGLang's word, for new weights
+                message = "the engine gave the call up before its answer was complete; try again in a moment"
+                raise Refused(503, "call_aborted", message, retry_after=1.0)
             self.stop_sequence = text_of(choice.get("stop_reason")) or self.stop_sequence
         return steps
 
