@@ -157,7 +157,7 @@ class Generator:
 
 
 class _Likelihoods(LogitsProcessor):  # type: ignore[misc]
-    """Takes note of how likely each token was, and changes nothing.
+    """Records how likely each token was, and changes nothing.
 
     It is given the logits of a place before its token is drawn, so it keeps those of one place, and not of all.
 
