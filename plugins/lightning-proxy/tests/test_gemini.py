@@ -228,17 +228,18 @@ async def test_tokens_are_not_counted_and_models_are_listed(converted: Agent) ->
 
 async def test_errors_are_those_of_its_client(converted: Agent, engine: FakeEngine) -> None:
     genai = pytest.importorskip("google.genai")
+    errors = pytest.importorskip("google.genai.errors")
     with_version = genai.types.HttpOptions(base_url=converted.base)  # `/v1` may stay
     async with genai.Client(api_key="none", http_options=with_version).aio as client:
         assert (await client.models.generate_content(model="small", contents="hi")).text == "ok"
         config = {"candidate_count": 2}
-        with pytest.raises(genai.errors.ClientError, match=r"400 INVALID_ARGUMENT.*asks for several answers"):
+        with pytest.raises(errors.ClientError, match=r"400 INVALID_ARGUMENT.*asks for several answers"):
             await client.models.generate_content(model="small", contents="hi", config=config)
         engine.faults = [400]
-        with pytest.raises(genai.errors.ClientError, match="400 INVALID_ARGUMENT"):
+        with pytest.raises(errors.ClientError, match="400 INVALID_ARGUMENT"):
             await client.models.generate_content(model="small", contents="hi")
         engine.faults = ["dies_mid_stream"]
-        with pytest.raises(genai.errors.ServerError, match="backend_broke"):
+        with pytest.raises(errors.ServerError, match="backend_broke"):
             async for _ in await client.models.generate_content_stream(model="small", contents="hi"):
                 pass
 
