@@ -1,5 +1,5 @@
-"""Environments of Lightning Core: tasks by name, with their scorers."""
+"""Environments of Lightning Core: tasks by name, with their scorers. Nothing is imported before use."""
 
-from lightning_environments.agents import one_call
+import lazy_loader
 
-__all__ = ["one_call"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

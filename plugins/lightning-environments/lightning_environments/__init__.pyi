@@ -1,0 +1,5 @@
+from .agents import (
+    one_call as one_call,
+)
+
+__all__ = ["one_call"]
