@@ -117,7 +117,7 @@ class Generator:
             options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         if sampling.stop:
             options |= {"stop_strings": list(sampling.stop), "tokenizer": self.tokenizer}
-        ends = set() if sampling.ignore_eos else self._ends
+        ends = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else self._ends)}
         likelihoods = _Likelihoods(sampling.temperature or 1.0)
         self.model.eval()
         with torch.no_grad():

@@ -22,8 +22,10 @@ class Sampling:
     """The longest answer."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer; they are part of its tokens."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer, besides the model's own."""
     ignore_eos: bool = False
-    """Whether the model cannot end its answer."""
+    """Whether the model's own tokens do not end its answer."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, room: int, default_max_tokens: int) -> "Sampling":
@@ -57,6 +59,7 @@ class Sampling:
             top_k=max(0, int(_number(given, "top_k", 0))),
             max_tokens=max(1, min(int(asked), room)),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_token_ids=tuple(given.get("stop_token_ids") or ()),
             ignore_eos=bool(given.get("ignore_eos")),
         )
 

@@ -103,6 +103,16 @@ def test_an_answer_ends_where_its_stop_is_complete(generator: Generator) -> None
     assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
 
 
+def test_an_answer_ends_with_a_token_that_its_caller_names(generator: Generator) -> None:
+    (whole,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=12, ignore_eos=True))
+    named = Sampling.of(
+        {"temperature": 0, "stop_token_ids": whole.token_ids[4:5], "ignore_eos": True}, room=12, default_max_tokens=12
+    )
+    (cut,) = generator.generate([[5, 6, 7]], named)
+    assert cut.end == "stop"
+    assert cut.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[4]) + 1]
+
+
 def test_an_abort_ends_a_batch_at_the_next_token(generator: Generator) -> None:
     tokens = iter(range(1000))
     answers = generator.generate([[5], [6]], Sampling(max_tokens=200), is_aborted=lambda _: next(tokens) >= 6)
