@@ -104,7 +104,7 @@ class Training(Serving):
             self._algorithm.report({}, best_resources=best)
         if self._policy.version == 0:
             if self._data["test"]:
-                self._algorithm.report({"test_reward_initial": await self._test(self._algorithm.model)})
+                self._algorithm.report({"test_reward_initial": await self._test(self._algorithm.model, 0)})
             if self._data["val"]:
                 self._algorithm.report(await self._validate())
         while self._policy.version < self._algorithm.steps:
@@ -148,7 +148,7 @@ class Training(Serving):
         best, _ = await self.serve(self._best.model)
         self._algorithm.report({}, best_resources=best)
         if self._data["test"] and self._best.step:
-            self._algorithm.report({"test_reward": await self._test(self._best.model)})
+            self._algorithm.report({"test_reward": await self._test(self._best.model, self._best.step)})
 
     def _tasks(self, step: int) -> dict[int, Any]:
         """Return the tasks of a step, by their numbers: each epoch in an order of its own, without its rest."""
@@ -180,26 +180,25 @@ class Training(Serving):
         """Run the validation set with the present weights, and keep them where they are the best."""
         step = self._policy.version
         model = str(self._folder / f"step-{step}") if step else self._algorithm.model
-        resources, ended = await self._measure("val", model)
+        resources, ended = await self._measure("val", model, step)
         metrics = validation_metrics(ended, tasks=range(len(ended)))
         if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:
             await self._keep_best(Best(step, metrics["val/reward"], model), resources)
         return metrics
 
-    async def _test(self, model: str) -> float:
-        _, ended = await self._measure("test", model)
+    async def _test(self, model: str, step: int) -> float:
+        _, ended = await self._measure("test", model, step)
         return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
 
-    async def _measure(self, mode: RolloutMode, model: str) -> tuple[NamedResources, list[EndedRollout]]:
+    async def _measure(self, mode: RolloutMode, model: str, step: int) -> tuple[NamedResources, list[EndedRollout]]:
         """Run all samples of a kind once; what the agents were given, and how they went."""
         resources, resources_id = await self.serve(model)
-        step = 0 if model == self._algorithm.model else self._policy.version
         groups = await self._rollouts.run(
             dict(enumerate(self._data[mode])),
             mode,
             step=step,
             resources_id=resources_id,
-            name=Path(model).name,
+            name=str(step),
             other_models=self.other_models,
         )
         ended = [rollout for group in groups for rollout in group]

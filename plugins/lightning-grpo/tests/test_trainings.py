@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +64,18 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_runs_nothing_twice(
     assert (runs_of_agents(tmp_path) - before).total() == in_steps_and_validations + in_test, "step 3 had ended"
     assert resumed["comparison"][0] == "test"
     assert all(each["training/logprob_difference"] < 1e-5 for each in by_step(first + second).values())
+
+
+def test_a_model_that_another_training_called_after_the_same_step_is_measured_as_any(
+    model: str, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(model, tmp_path / "step-1")
+    options = {"steps": 1, "learning_rate": 1e-2}
+    _, _, end = train(str(copied), options, "--val-tasks", "3", "--test-tasks", "3", cwd=tmp_path)
+    ran = runs_of_agents(tmp_path)
+    assert {ran[str(number)] for number in (100, 101, 102)} == {2}, "before and after"
+    is_better = end["best"] != str(copied)
+    assert {ran[str(number)] for number in (-1, -2, -3)} == {1 + is_better}
 
 
 def test_interrupted_it_keeps_the_best_weights_and_the_comparison(model: str, tmp_path: Path) -> None:
