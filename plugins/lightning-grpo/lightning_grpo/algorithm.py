@@ -119,7 +119,7 @@ class GRPO(Algorithm):
         self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
         self.lora, self.max_tokens, self.validate_every = lora, max_tokens, validate_every
         self.temperature, self.seed, self.device = temperature, seed, device
-        text = repr(sorted((each, repr(value)) for each, value in given.items() if each != "device"))
+        text = name + repr(sorted((each, repr(value)) for each, value in given.items() if each != "device"))
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:

@@ -66,6 +66,16 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
 
 
+async def test_a_run_of_one_name_is_not_gone_on_with_by_the_other(tmp_path: Path) -> None:
+    store = InMemoryLightningStore()
+    keys = []
+    for cls in (GRPO, RLOO, RLOO):
+        with pytest.raises(ConfigError, match="cannot be loaded on cpu"):
+            await Trainer(algorithm=cls(str(tmp_path), device="cpu"), store=store).fit_async(agent, list(range(8)))
+        keys.append((await store.load_state("grpo"))["key"])
+    assert keys[0] != keys[1] == keys[2]
+
+
 async def test_a_run_that_verl_has_begun_is_gone_on_with_by_verl() -> None:
     store = InMemoryLightningStore()
     await store.save_state("verl", {"key": "k", "of": 1, "ended": False})
