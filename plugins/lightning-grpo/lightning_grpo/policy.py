@@ -74,7 +74,7 @@ class Policy:
                 f"model is {path!r}, a model of images; rows have a place for them, but grpo trains text alone"
             )
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        self._dtype = config.dtype or torch.float32
+        self._config, self._dtype = config, config.dtype or torch.float32
         torch.manual_seed(seed)
         self.model: Any = self._load(path, frozen=lora > 0)
         self._generation_config = self.model.generation_config
@@ -166,6 +166,7 @@ class Policy:
             else:
                 weights = {name: each.to(self._dtype) for name, each in self.model.state_dict().items()}
                 self.model.save_pretrained(new, state_dict=weights)
+                self._config.save_pretrained(new)  # transformers has written the precision of training into its own
                 self._generation_config.save_pretrained(new)
         self.tokenizer.save_pretrained(new)
         shutil.rmtree(folder, ignore_errors=True)

@@ -60,10 +60,12 @@ def _updates(
     """Make the updates of a step; return each number of each."""
     told: dict[str, list[float]] = {}
     for part in make_mini_batches(list(rows), updates=(options.updates,), n_workers=1).parts:
-        weights = token_weights(part, [rows[key].mask for key in part], options=options)
+        masks = [rows[key].mask for key in part]
+        weights = token_weights(part, masks, options=options)
+        total = sum(weights[key] * np.count_nonzero(mask) for key, mask in zip(part, masks, strict=True))
         sums: dict[str, float] = {}
         for batch in _batches(rows, part, options.batch_tokens):
-            loss, numbers = _loss(policy, [rows[key] for key in batch], batch, advantages, weights, options)
+            loss, numbers = _loss(policy, [rows[key] for key in batch], batch, advantages, weights, total, options)
             loss.backward()
             for name, value in numbers.items():
                 sums[name] = sums.get(name, 0.0) + value
@@ -130,9 +132,13 @@ def _loss(
     keys: Sequence[str],
     advantages: Mapping[str, np.ndarray],
     weights: Mapping[str, float],
+    total: float,
     options: LossOptions,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Return the loss of some rows, and each number's share in the mean of the mini-batch."""
+    """Return the loss of some rows, and their share in each number of the mini-batch.
+
+    All numbers but the loss are means over tokens: `total` is the sum of the weights of all tokens of the mini-batch.
+    """
 
     def joined(values: Sequence[Sequence[float] | np.ndarray]) -> torch.Tensor:
         return torch.tensor(np.concatenate(values), dtype=torch.float32, device=policy.device)
@@ -144,15 +150,16 @@ def _loss(
     each = clipped_loss(logprobs, old, advantage, clip=options.clip)
     ratio = (logprobs.detach() - old).exp()
     is_clipped = torch.where(advantage > 0, ratio > 1 + options.clip[1], ratio < 1 - options.clip[0])
+    share = weight / total
     numbers = {
         "pg_loss": float((weight * each.detach()).sum()),
-        "clip_fraction": float((weight * is_clipped).sum()),
-        "logprob_difference": float((weight * (logprobs.detach() - old).abs()).sum()),
-        "entropy_estimate": float(-(weight * logprobs.detach()).sum()),
+        "clip_fraction": float((share * is_clipped).sum()),
+        "logprob_difference": float((share * (logprobs.detach() - old).abs()).sum()),
+        "entropy_estimate": float(-(share * logprobs.detach()).sum()),
     }
     if options.kl:
         divergence = k3(logprobs, torch.cat(policy.reference_logprobs(rows)))
-        numbers["kl"] = float((weight * divergence.detach()).sum())
+        numbers["kl"] = float((share * divergence.detach()).sum())
         each = each + options.kl * divergence
     return (weight * each).sum(), numbers
 

@@ -63,6 +63,20 @@ def test_gradients_are_the_same_however_many_tokens_are_computed_at_once(model: 
     assert found[0]["actor/grad_norm"] > 0
 
 
+def test_numbers_beside_the_loss_are_means_over_tokens_whatever_divides_the_loss(model: Path) -> None:
+    found = {}
+    for loss in ("token", "constant"):
+        policy = policy_of(model, needs_reference=True)
+        rows = rows_of(policy)
+        for row in rows:
+            row.logprobs[:] = [value + 0.5 for value in row.logprobs]
+        told = LossOptions(loss=loss, kl=0.1)
+        found[loss] = learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=told, version=1)
+    assert found["constant"]["training/logprob_difference"] == pytest.approx(0.5, abs=1e-4)
+    for name in ("training/logprob_difference", "actor/clip_fraction", "actor/entropy_estimate"):
+        assert found["constant"][name] == pytest.approx(found["token"][name], rel=1e-4)
+
+
 def test_what_is_saved_is_the_model_with_what_its_author_likes(model: Path, tmp_path: Path) -> None:
     policy = policy_of(model)
     learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=LEARNING, options=LossOptions(), version=1)
@@ -73,6 +87,17 @@ def test_what_is_saved_is_the_model_with_what_its_author_likes(model: Path, tmp_
     other = policy_of(model)
     other.load(tmp_path / "saved")
     assert other.generator.fingerprint() == policy.generator.fingerprint() != policy_of(model).generator.fingerprint()
+
+
+def test_what_is_saved_has_the_precision_that_it_came_in_and_says_so(model: Path, tmp_path: Path) -> None:
+    came = Path(shutil.copytree(model, tmp_path / "came"))
+    AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(came)
+    policy_of(came).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype="auto").dtype == torch.bfloat16
+    policy_of(tmp_path / "saved").save(tmp_path / "again")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("came", "again")]
+    assert sizes[0] == sizes[1]
 
 
 def test_a_state_goes_on_with_the_optimizer_s_own(model: Path, tmp_path: Path) -> None:
