@@ -4,7 +4,8 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class Policy:
         """Save it in Hugging Face's form, in the precision that it came in; with LoRA, the adapter in PEFT's."""
         new = folder.with_name(f"{folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)
-        with self.lock:
+        with self.lock, _writing(new):
             if self._has_lora:
                 self.model.save_pretrained(new)
             else:
@@ -168,7 +169,7 @@ class Policy:
                 self.model.save_pretrained(new, state_dict=weights)
                 self._config.save_pretrained(new)  # transformers has written the precision of training into its own
                 self._generation_config.save_pretrained(new)
-        self.tokenizer.save_pretrained(new)
+            self.tokenizer.save_pretrained(new)
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
 
@@ -186,7 +187,7 @@ class Policy:
     def save_state(self, file: Path, **more: Any) -> None:
         """Save what a training goes on from: trained weights in full precision, optimizer, step; and some numbers."""
         new = file.with_name(f"{file.name}.new")
-        with self.lock:
+        with self.lock, _writing(new):
             weights = {name: each.detach() for name, each in self.trained.items()}
             state = {"weights": weights, "optimizer": self.optimizer.state_dict(), "version": self.version, **more}
             torch.save(state, new)
@@ -209,6 +210,18 @@ class Policy:
         dtype = torch.bfloat16 if frozen and self.is_bf16 else torch.float32
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
         return model.to(self.device).eval().requires_grad_(not frozen)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what was written, and the room that there is, where it fails: torch's own error has neither."""
+    try:
+        yield
+    except Exception as exc:  # torch and safetensors have their own
+        free = shutil.disk_usage(path.parent).free / 2**20
+        raise OSError(
+            f"{path} cannot be written ({exc}); {free:,.0f} MiB are free there. Free some, and go on with agl resume"
+        ) from exc
 
 
 def _with_adapter(model: Any, rank: int) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,26 @@ def test_what_is_saved_has_the_precision_that_it_came_in_and_says_so(model: Path
     policy_of(tmp_path / "saved").save(tmp_path / "again")
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("came", "again")]
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource")
+def test_a_full_disk_is_named_and_what_was_there_stays(model: Path, tmp_path: Path) -> None:
+    import resource
+
+    policy = policy_of(model)
+    learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=LEARNING, options=LossOptions(), version=1)
+    policy.save(tmp_path / "best")
+    policy.save_state(tmp_path / "state.pt")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
+    try:
+        for save, name in ((policy.save, "best"), (policy.save_state, "state.pt")):
+            with pytest.raises(OSError, match=f"{name}.new cannot be written .*MiB are free there"):
+                save(tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    policy_of(model).load(tmp_path / "best")
+    assert policy_of(model).load_state(tmp_path / "state.pt")["version"] == 1
 
 
 def test_a_state_goes_on_with_the_optimizer_s_own(model: Path, tmp_path: Path) -> None:
