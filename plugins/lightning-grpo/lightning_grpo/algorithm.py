@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from lightning_proxy import LLMProxy, RemoteProxy
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.algorithm import Algorithm
@@ -16,7 +16,15 @@ from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options
 from lightning_core.types import Dataset, RolloutMode, samples_of
-from lightning_grpo.options import Advantage, Loss, LossOptions, clip_range, learning_options
+from lightning_grpo.options import (
+    Advantage,
+    Loss,
+    LossOptions,
+    NonNegative,
+    Positive,
+    clip_range,
+    learning_options,
+)
 
 if TYPE_CHECKING:
     from lightning_grpo.policy import Policy
@@ -71,16 +79,16 @@ class GRPO(Algorithm):
         steps: PositiveInt = 100,
         batch_size: PositiveInt = 8,
         group_size: PositiveInt = 8,
-        learning_rate: PositiveFloat | None = None,
+        learning_rate: Positive | None = None,
         updates: PositiveInt = 1,
         advantage: Advantage | None = None,
         loss: Loss = "rollout",
         clip: float | list[float] = 0.2,
-        kl: NonNegativeFloat = 0.0,
+        kl: NonNegative = 0.0,
         lora: NonNegativeInt = 0,
         max_tokens: PositiveInt = 2048,
         validate_every: PositiveInt = 10,
-        temperature: PositiveFloat = 1.0,
+        temperature: Positive = 1.0,
         seed: NonNegativeInt = 0,
         device: str | None = None,
         learning: Mapping[str, Any] | None = None,
@@ -166,7 +174,7 @@ class GRPO(Algorithm):
             )
         except ConfigError:
             raise
-        except (OSError, RuntimeError, ValueError) as exc:  # there is no such model, device or memory
+        except (OSError, RuntimeError, ValueError, AssertionError) as exc:  # there is no such model, device or memory
             raise ConfigError(
                 f"model {self.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from lightning_tokens.learning.options import Credit, LearningOptions, Level
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, FiniteFloat, NonNegativeInt
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Advantage = Literal["grpo", "dr_grpo", "rloo"]
 """What a reward is compared with: the mean of its group in standard deviations; the mean alone; that of the others."""
@@ -50,11 +53,21 @@ def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, 
     check_options("learning", told, _learning)
     if "call_discount" in told and told.get("credit") != "discounted":
         raise ConfigError("learning.call_discount has an effect with learning.credit: discounted alone; set that, too")
+    if told.get("overlong_buffer") and told.get("credit", "final") != "final":
+        raise ConfigError("learning.overlong_buffer has an effect with learning.credit: final alone; leave one of them out")
+    if "overlong_penalty" in told and not told.get("overlong_buffer"):
+        raise ConfigError("learning.overlong_penalty has an effect with learning.overlong_buffer alone; set that, too")
+    if told.get("overlong_buffer", 0) >= max_tokens:
+        raise ConfigError(
+            f"learning.overlong_buffer is {told['overlong_buffer']}, and max_tokens {max_tokens}; it is the last part of "
+            "these, so take fewer"
+        )
     return LearningOptions(
         max_prompt_length=max_tokens,
         max_response_length=max_tokens,
         estimator="rloo" if advantage == "rloo" else "grpo",
         norm_by_std=advantage == "grpo",
+        overlong_counts_prompt=True,
         **{"level": "trajectory", **told},
     )
 
@@ -74,11 +87,11 @@ def clip_range(clip: float | Sequence[float]) -> tuple[float, float]:
 def _learning(
     credit: Credit = "final",
     call_discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
-    reward_weights: dict[str, float] = {},  # noqa: B006  # read for its type
-    on_failure: Literal["drop"] | float = "drop",
+    reward_weights: dict[str, FiniteFloat] = {},  # noqa: B006  # read for its type
+    on_failure: Literal["drop"] | FiniteFloat = "drop",
     mask_truncated: bool = False,
     overlong_buffer: NonNegativeInt = 0,
-    overlong_penalty: NonNegativeFloat = 1.0,
+    overlong_penalty: NonNegative = 1.0,
     level: Level = "trajectory",
 ) -> None:
     """Stand for what `learning` takes; see `LearningOptions`."""

@@ -1,10 +1,15 @@
 """What is wrong with a training is said before a model is loaded: what, which, got, what next."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from learning_toys import scored
 from lightning_grpo import GRPO, RLOO
+from lightning_grpo.options import learning_options
+from lightning_tokens.testing import make_tiny_model
 
 from lightning_core import InMemoryLightningStore, Trainer, rollout
 from lightning_core.algorithm import Algorithm
@@ -25,6 +30,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lora": -1}, "grpo: lora is -1; it has to be 0 or more"),
     ({"temperature": 0}, "grpo: temperature is 0; it has to be more than 0"),
     ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
+    ({"learning_rate": float("inf")}, "grpo: learning_rate is inf; it has to be a finite number"),
+    ({"learning": {"on_failure": float("nan")}}, "learning: on_failure is .*; it has to be 'drop' or a finite number"),
+    ({"learning": {"overlong_penalty": 2.0}}, "learning.overlong_penalty has an effect with learning.overlong_buffer"),
+    ({"learning": {"overlong_buffer": 2048}}, "learning.overlong_buffer is 2048, and max_tokens 2048; .*take fewer"),
+    (
+        {"learning": {"overlong_buffer": 8, "credit": "per_call"}},
+        "learning.overlong_buffer has an effect with learning.credit: final alone",
+    ),
     ({"learning": {"credits": "final"}}, "learning has no option 'credits'; .*Did you mean 'credit'"),
     ({"learning": {"call_discount": 0.5}}, "learning.call_discount has an effect with learning.credit: discounted"),
 ]
@@ -49,6 +62,19 @@ def test_both_names_are_of_this_package_and_rloo_compares_with_the_others() -> N
     assert not GRPO("x", advantage="dr_grpo").learning.norm_by_std
     with pytest.raises(ConfigError, match="advantage is 'grpo', and rloo's is 'rloo'"):
         RLOO("x", advantage="grpo")
+
+
+def test_a_conversation_loses_reward_towards_the_limit_that_it_is_cut_at() -> None:
+    told = replace(learning_options("grpo", 16, {"overlong_buffer": 8}), needs_logprobs=False)
+    prompt = list(range(10))
+    assert [scored(1.0, (prompt, [1] * n), told=told).penalty for n in (2, 6)] == [-0.5, -1.0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has what is asked for")
+def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path)
+    with pytest.raises(ConfigError, match=f"model '{model}' cannot be loaded on cuda: .*CUDA"):
+        Trainer(algorithm=GRPO(str(model), device="cuda")).fit(agent, list(range(8)))
 
 
 @rollout

@@ -41,6 +41,8 @@ class LearningOptions:
     none."""
     overlong_penalty: float = 1.0
     """The most that they lose."""
+    overlong_counts_prompt: bool = False
+    """Whether the prompt counts in that length: where `max_response_length` limits both together."""
     estimator: str = "grpo"
     """The advantage estimator, as verl names it."""
     norm_by_std: bool = True

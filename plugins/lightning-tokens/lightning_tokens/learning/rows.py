@@ -60,7 +60,8 @@ class RolloutRows:
     n_without_logprobs: int = 0
     """How many rows were left out because they need log-probabilities and have none."""
     longest: int = 0
-    """The tokens of the longest response, before any was cut; of rows whose prompt fits."""
+    """The tokens of the longest response, before any was cut, of rows whose prompt fits; with its prompt, where
+    `overlong_counts_prompt`."""
 
 
 def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> RolloutRows:
@@ -80,7 +81,8 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
         if len(whole.prompt_ids) > options.max_prompt_length:
             too_long.append((len(whole.prompt_ids), len(whole.response_ids)))
             continue
-        row, longest = whole, max(longest, len(whole.response_ids))
+        counted = len(whole.prompt_ids) if options.overlong_counts_prompt else 0
+        row, longest = whole, max(longest, counted + len(whole.response_ids))
         if len(whole.response_ids) > options.max_response_length:
             n_cut += 1
             row = _cut(whole, options.max_response_length)
