@@ -31,7 +31,8 @@ def test_the_config_makes_as_many_samples_as_the_figure_that_it_is_compared_with
     grpo = pytest.importorskip("lightning_grpo", reason="lightning-grpo has an environment of its own")
     algorithm = algorithm_of("config.yaml", samples)
     assert isinstance(algorithm, grpo.GRPO)
-    assert algorithm.steps * algorithm.batch_size * algorithm.group_size == 16_000
+    told = algorithm.options
+    assert told.steps * told.batch_size * told.group_size == 16_000
 
 
 @pytest.mark.slow

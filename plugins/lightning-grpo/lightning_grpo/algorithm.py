@@ -22,6 +22,7 @@ from lightning_grpo.options import (
     LossOptions,
     NonNegative,
     Positive,
+    TrainingOptions,
     clip_range,
     learning_options,
 )
@@ -113,20 +114,27 @@ class GRPO(Algorithm):
         local = Path(model).expanduser()
         if not local.is_dir() and model[:1] in "/.~":
             raise ConfigError(f"model is {model!r}, and there is no such folder; name one, or a model of the hub")
-        self.model = str(local.absolute()) if local.is_dir() else model
-        self.learning = learning_options(advantage or self._advantage, max_tokens, learning)
-        self.loss = LossOptions(
-            loss=loss,
-            clip=clip_range(clip),
-            kl=kl,
-            updates=updates,
+        self.options = TrainingOptions(
+            model=str(local.absolute()) if local.is_dir() else model,
+            steps=steps,
+            batch_size=batch_size,
+            group_size=group_size,
             max_tokens=max_tokens,
-            batch_tokens=max(_BATCH_TOKENS, max_tokens),
+            validate_every=validate_every,
+            temperature=temperature,
+            seed=seed,
+            learning=learning_options(advantage or self._advantage, max_tokens, learning),
+            loss=LossOptions(
+                loss=loss,
+                clip=clip_range(clip),
+                kl=kl,
+                updates=updates,
+                max_tokens=max_tokens,
+                batch_tokens=max(_BATCH_TOKENS, max_tokens),
+            ),
         )
-        self.steps, self.batch_size, self.group_size = steps, batch_size, group_size
         self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
-        self.lora, self.max_tokens, self.validate_every = lora, max_tokens, validate_every
-        self.temperature, self.seed, self.device = temperature, seed, device
+        self.lora, self.device = lora, device
         text = name + repr(sorted((each, repr(value)) for each, value in given.items() if each != "device"))
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -150,7 +158,9 @@ class GRPO(Algorithm):
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
             proxy = cast(LLMProxy | None, self.get_llm_proxy())  # `_check` refuses any other
-            async with Training(self, policy, proxy=proxy, data=data, key=key, folder=self._folder(key)) as training:
+            folder = self._folder(key)
+            made = Training(self, policy, options=self.options, proxy=proxy, data=data, key=key, folder=folder)
+            async with made as training:
                 try:
                     await training.run()
                 except asyncio.CancelledError:
@@ -164,26 +174,27 @@ class GRPO(Algorithm):
 
         try:
             return Policy(
-                self.model,
+                self.options.model,
                 device=self.device or find_device(),
                 lora=self.lora,
                 learning_rate=self.learning_rate,
-                temperature=self.temperature,
-                needs_reference=self.loss.kl > 0,
-                seed=self.seed,
+                temperature=self.options.temperature,
+                needs_reference=self.options.loss.kl > 0,
+                seed=self.options.seed,
             )
         except ConfigError:
             raise
         except (OSError, RuntimeError, ValueError, AssertionError) as exc:  # there is no such model, device or memory
             raise ConfigError(
-                f"model {self.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
+                f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc
 
     async def _check(self, n_train: int) -> None:
         """Refuse what cannot work, before the model is loaded."""
-        if n_train < self.batch_size:
+        if n_train < self.options.batch_size:
             raise ConfigError(
-                f"batch_size is {self.batch_size}, and train_dataset has {n_train} tasks; give more, or a smaller one"
+                f"batch_size is {self.options.batch_size}, and train_dataset has {n_train} tasks; give more, or a "
+                "smaller one"
             )
         if self.lora and find_spec("peft") is None:
             raise ConfigError("lora needs peft, which is not installed: pip install peft")
@@ -193,10 +204,10 @@ class GRPO(Algorithm):
                 f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
                 "it out, or give options of one that runs here, as in llm_proxy=True"
             )
-        if isinstance(proxy, LLMProxy) and Path(self.model).name in proxy.models():
+        if isinstance(proxy, LLMProxy) and Path(self.options.model).name in proxy.models():
             raise ConfigError(
-                f"llm_proxy has a model {Path(self.model).name!r}, which the model that is trained is called; give the "
-                "one of llm_proxy another model_name"
+                f"llm_proxy has a model {Path(self.options.model).name!r}, which the model that is trained is called; "
+                "give the one of llm_proxy another model_name"
             )
         try:
             as_trajectory_adapter(self._adapter)

@@ -38,6 +38,23 @@ class LossOptions:
     """The most tokens, padding included, that are computed at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What a training is; `GRPO` says what each option means."""
+
+    model: str
+    """The absolute path of a folder, or a name on the Hugging Face hub."""
+    steps: int
+    batch_size: int
+    group_size: int
+    max_tokens: int
+    validate_every: int
+    temperature: float
+    seed: int
+    learning: LearningOptions
+    loss: LossOptions
+
+
 def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, Any] | None) -> LearningOptions:
     """Return what is learned, and how.
 
@@ -54,13 +71,15 @@ def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, 
     if "call_discount" in told and told.get("credit") != "discounted":
         raise ConfigError("learning.call_discount has an effect with learning.credit: discounted alone; set that, too")
     if told.get("overlong_buffer") and told.get("credit", "final") != "final":
-        raise ConfigError("learning.overlong_buffer has an effect with learning.credit: final alone; leave one of them out")
+        raise ConfigError(
+            "learning.overlong_buffer has an effect with learning.credit: final alone; leave one of them out"
+        )
     if "overlong_penalty" in told and not told.get("overlong_buffer"):
         raise ConfigError("learning.overlong_penalty has an effect with learning.overlong_buffer alone; set that, too")
     if told.get("overlong_buffer", 0) >= max_tokens:
         raise ConfigError(
-            f"learning.overlong_buffer is {told['overlong_buffer']}, and max_tokens {max_tokens}; it is the last part of "
-            "these, so take fewer"
+            f"learning.overlong_buffer is {told['overlong_buffer']}, and max_tokens {max_tokens}; it is the last part "
+            "of these, so take fewer"
         )
     return LearningOptions(
         max_prompt_length=max_tokens,

@@ -8,22 +8,21 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lightning_proxy import LLMProxy
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.outcomes import EndedRollout
-from lightning_tokens.learning.rollouts import Rollouts
+from lightning_tokens.learning.rollouts import Rollouts, cancel_unfinished
 
+from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.types import NamedResources, RolloutMode
+from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
 from lightning_grpo.serving import RESOURCE, Serving
 from lightning_grpo.step import learn
-
-if TYPE_CHECKING:
-    from lightning_grpo.algorithm import GRPO
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,9 @@ class Training(Serving):
     """One training, and the policy that it serves while it lasts. Belongs to one event loop.
 
     Args:
-        algorithm: Its options, its store, and where reports go.
+        algorithm: Its store, and where reports go.
         policy: The model.
+        options: What it is.
         proxy: The trainer's; None for one of its own.
         data: The samples, by what they are for.
         key: Names the work within its run.
@@ -53,9 +53,10 @@ class Training(Serving):
 
     def __init__(
         self,
-        algorithm: "GRPO",
+        algorithm: Algorithm,
         policy: Policy,
         *,
+        options: TrainingOptions,
         proxy: LLMProxy | None,
         data: dict[RolloutMode, list[Any]],
         key: str,
@@ -65,15 +66,16 @@ class Training(Serving):
         super().__init__(
             policy,
             algorithm.get_store(),
-            name=Path(algorithm.model).name,
+            name=Path(options.model).name,
             proxy=proxy,
             key=key,
             resources={name: each for name, each in given.items() if name != RESOURCE},
             budget=algorithm.get_budget(),
-            temperature=algorithm.temperature,
-            max_tokens=algorithm.max_tokens,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
         )
         self._algorithm = algorithm
+        self._options = options
         self._policy = policy
         self._data = data
         self._folder = folder
@@ -83,31 +85,31 @@ class Training(Serving):
             algorithm.get_store(),
             proxy=self.proxy,
             key=key,
-            options=algorithm.learning,
+            options=options.learning,
             config=algorithm.get_rollout_config(),
             adapter=algorithm._adapter,
         )
 
     async def run(self) -> None:
         """Train to the last step, from the last checkpoint where there is one."""
-        await self._rollouts.cancel_left()
+        await cancel_unfinished(self._store)
         self._folder.mkdir(parents=True, exist_ok=True)
         state = self._folder / _STATE
         if state.exists():
             self._best = Best(*(await asyncio.to_thread(self._policy.load_state, state))["best"])
         else:
             self._policy.begin(0)
-        initial, _ = await self.serve(self._algorithm.model)
+        initial, _ = await self.serve(self._options.model)
         self._algorithm.set_initial_resources(initial)
         if self._best is not None:
             best, _ = await self.serve(self._best.model)
             self._algorithm.report({}, best_resources=best)
         if self._policy.version == 0:
             if self._data["test"]:
-                self._algorithm.report({"test_reward_initial": await self._test(self._algorithm.model, 0)})
+                self._algorithm.report({"test_reward_initial": await self._test(self._options.model, 0)})
             if self._data["val"]:
                 self._algorithm.report(await self._validate())
-        while self._policy.version < self._algorithm.steps:
+        while self._policy.version < self._options.steps:
             await self._step(self._policy.version + 1)
         await self._end()
 
@@ -122,7 +124,7 @@ class Training(Serving):
         groups = await self._rollouts.run(
             tasks,
             "train",
-            times=self._algorithm.group_size,
+            times=self._options.group_size,
             step=step - 1,
             resources_id=resources_id,
             name=str(step),
@@ -130,11 +132,11 @@ class Training(Serving):
         )
         lessons = await asyncio.to_thread(self._lessons, groups)
         self._require_rows(lessons, step)
-        metrics = training_metrics(lessons, options=self._algorithm.learning)
-        work = partial(learn, learning=self._algorithm.learning, options=self._algorithm.loss, version=step)
+        metrics = training_metrics(lessons, options=self._options.learning)
+        work = partial(learn, learning=self._options.learning, options=self._options.loss, version=step)
         metrics |= await self.change(partial(work, self._policy, lessons))
-        is_last = step == self._algorithm.steps
-        if is_last or step % self._algorithm.validate_every == 0:
+        is_last = step == self._options.steps
+        if is_last or step % self._options.validate_every == 0:
             if self._data["val"]:
                 metrics |= await self._validate()
             await self._save()
@@ -152,13 +154,13 @@ class Training(Serving):
 
     def _tasks(self, step: int) -> dict[int, Any]:
         """Return the tasks of a step, by their numbers: each epoch in an order of its own, without its rest."""
-        train, size = self._data["train"], self._algorithm.batch_size
+        train, size = self._data["train"], self._options.batch_size
         epoch, place = divmod(step - 1, len(train) // size)
-        order = random.Random(f"{self._algorithm.seed}/{epoch}").sample(range(len(train)), len(train))
+        order = random.Random(f"{self._options.seed}/{epoch}").sample(range(len(train)), len(train))
         return {number: train[number] for number in order[place * size : (place + 1) * size]}
 
     def _lessons(self, groups: Sequence[Sequence[EndedRollout]]) -> list[Lesson]:
-        return [learn_from_group(group, options=self._algorithm.learning) for group in groups]
+        return [learn_from_group(group, options=self._options.learning) for group in groups]
 
     def _require_rows(self, lessons: Sequence[Lesson], step: int) -> None:
         ended = [rollout for lesson in lessons for rollout in lesson.rollouts]
@@ -179,7 +181,7 @@ class Training(Serving):
     async def _validate(self) -> dict[str, float]:
         """Run the validation set with the present weights, and keep them where they are the best."""
         step = self._policy.version
-        model = str(self._folder / f"step-{step}") if step else self._algorithm.model
+        model = str(self._folder / f"step-{step}") if step else self._options.model
         resources, ended = await self._measure("val", model, step)
         metrics = validation_metrics(ended, tasks=range(len(ended)))
         if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:

@@ -58,8 +58,8 @@ def test_both_names_are_of_this_package_and_rloo_compares_with_the_others() -> N
     for name, cls in (("grpo", GRPO), ("rloo", RLOO)):
         made = default_registry().build("algorithms", {"name": name, "model": "x"}, expected=GRPO)
         assert type(made) is cls
-        assert made.learning.estimator == name
-    assert not GRPO("x", advantage="dr_grpo").learning.norm_by_std
+        assert made.options.learning.estimator == name
+    assert not GRPO("x", advantage="dr_grpo").options.learning.norm_by_std
     with pytest.raises(ConfigError, match="advantage is 'grpo', and rloo's is 'rloo'"):
         RLOO("x", advantage="grpo")
 

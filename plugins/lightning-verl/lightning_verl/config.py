@@ -414,7 +414,7 @@ def _learning(facts: Facts) -> LearningOptions:
     config, own, estimator = facts.config, facts.own, facts.estimator
     rows = own.trace_aggregator
     is_trajectory = rows.level == "trajectory"
-    limits = {}
+    limits: dict[str, Any] = {}
     for side in ("prompt", "response"):  # `data` says how long one call may be, of which a trajectory has some
         limit, said = f"trajectory_max_{side}_length", int(config.data[f"max_{side}_length"])
         of_trajectory = getattr(rows, limit)
