@@ -12,6 +12,7 @@ from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.options import LearningOptions, Level
 from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
+from lightning_tokens.learning.rollouts import record_of
 
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.concurrency import EventLoopThread
@@ -22,7 +23,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
 from lightning_verl.padding import padded_batch
 from lightning_verl.rules import TraceAggregator
-from lightning_verl.serving import RESOURCE, record_of
+from lightning_verl.serving import RESOURCE
 
 if TYPE_CHECKING:
     from verl import DataProto

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.options import LearningOptions
-from lightning_tokens.learning.outcomes import EndedRollout, is_lost, read_rollout
+from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
+from lightning_tokens.learning.rollouts import cancel_all, cancel_unfinished, enqueue_unless_lost
 from lightning_tokens.learning.steps import group_of
 
 from lightning_core.algorithm.batch import wait_for_all
-from lightning_core.errors import AlgorithmError, InvalidTransition, NoRewards
+from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.store import LightningStore
 from lightning_core.types import (
     EnqueueRolloutRequest,
@@ -184,32 +185,21 @@ class RolloutManager:
         return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
 
     async def cancel_left(self) -> None:
-        """Cancel what a process that was killed has left unfinished, also of a training with another config.
-
-        No runner could do it now: the model is not there yet. What is still wanted is enqueued when its step comes.
-        """
-        left = await self._store.query_rollouts(status_in=("queuing", "requeuing", "preparing", "running"))
-        await self._cancel(each.rollout_id for each in left if "work" in (each.metadata or {}))
+        """Cancel what a process that was killed has left unfinished, also of a training with another config."""
+        await cancel_unfinished(self._store)
 
     async def cancel_rest(self) -> None:
         """Cancel rollouts that were begun for a step that does not come any more."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._cancel(self._unfinished)
+        await cancel_all(self._store, self._unfinished)
 
     async def aclose(self) -> None:
         """Stop waiting for rollouts. They go on where they are executed."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def _cancel(self, rollout_ids: Iterable[str]) -> None:
-        for rollout_id in rollout_ids:
-            try:
-                await self._store.update_rollout(rollout_id, status="cancelled")
-            except InvalidTransition:  # it ended just now
-                continue
 
     async def _begin(self, groups: Sequence[Group], *, step: int) -> None:
         sink = self._sink
@@ -252,19 +242,8 @@ class RolloutManager:
             for group in groups
             for number in range(size)
         ]
-        rollouts = list(await self._store.enqueue_many_rollouts(requests, request_id=request_id))
-        while lost := [place for place, rollout in enumerate(rollouts) if await self._is_lost(rollout)]:
-            # Asked for before a kill, and left unfinished by it, or done without its proxy.
-            request_id = f"{request_id}/{rollouts[lost[0]].rollout_id}"
-            again = await self._store.enqueue_many_rollouts([requests[place] for place in lost], request_id=request_id)
-            for place, rollout in zip(lost, again, strict=True):
-                rollouts[place] = rollout
-        return [list(rollouts[start : start + size]) for start in range(0, len(rollouts), size)]
-
-    async def _is_lost(self, rollout: Rollout) -> bool:
-        if rollout.status != "failed":
-            return is_lost(rollout)
-        return is_lost(await self._store.get_rollout_by_id(rollout.rollout_id) or rollout)
+        rollouts = await enqueue_unless_lost(self._store, requests, request_id)
+        return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
 
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_proxy import LLMProxy
-from lightning_proxy.outbox import CallsLost
 from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
+from lightning_tokens.learning.rollouts import record_of
 
 from lightning_core.budget import Budget
-from lightning_core.errors import StoreUnavailable
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, NamedResources, Rollout, Span
+from lightning_core.types import NamedResources, Rollout, Span
 from lightning_verl.engine import LLMClient, VerlEngine
 
 RESOURCE = "main_llm"
@@ -230,13 +229,3 @@ class Serving:
                 reasoning=policy.reasoning,
             )
         return [{"model_name": name, "backend": self._backends[partition]}]
-
-
-async def record_of(rollout: Rollout, *, store: LightningStore, proxy: LLMProxy) -> Sequence[Span] | str:
-    """Return what the last attempt of a rollout has recorded, or why the store will not have all of it."""
-    if isinstance(rollout, AttemptedRollout) and proxy.is_running():
-        try:
-            await proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
-        except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
-            return str(exc)
-    return await store.query_spans(rollout.rollout_id, "latest")

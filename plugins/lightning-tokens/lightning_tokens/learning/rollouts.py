@@ -78,7 +78,8 @@ class Rollouts:
             for number, task in tasks.items()
             for sample in range(times)
         ]
-        ids = [rollout.rollout_id for rollout in await self._enqueue(requests, f"{self._key}/{mode}/{name}")]
+        request_id = f"{self._key}/{mode}/{name}"
+        ids = [rollout.rollout_id for rollout in await enqueue_unless_lost(self._store, requests, request_id)]
         read = partial(read_rollout, options=self._options, adapter=self._adapter, other_models=other_models)
         ended = [
             await asyncio.to_thread(read, rollout, await record_of(rollout, store=self._store, proxy=self._proxy))
@@ -86,33 +87,49 @@ class Rollouts:
         ]
         return [ended[begin : begin + times] for begin in range(0, len(ended), times)]
 
-    async def cancel_left(self) -> None:
-        """Cancel what a process that was killed has left unfinished: the model that it was given is not there now.
 
-        What is still wanted is enqueued again when its step comes.
-        """
-        left = await self._store.query_rollouts(status_in=("queuing", "requeuing", "preparing", "running"))
-        for rollout in left:
-            if "work" in (rollout.metadata or {}):
-                try:
-                    await self._store.update_rollout(rollout.rollout_id, status="cancelled")
-                except InvalidTransition:  # it ended just now
-                    continue
+async def cancel_unfinished(store: LightningStore) -> None:
+    """Cancel what a process that was killed has left unfinished: the model that it was given is not there now.
 
-    async def _enqueue(self, requests: Sequence[EnqueueRolloutRequest], request_id: str) -> Iterable[Rollout]:
-        rollouts = list(await self._store.enqueue_many_rollouts(requests, request_id=request_id))
-        while lost := [place for place, rollout in enumerate(rollouts) if await self._is_lost(rollout)]:
-            # Asked for before a kill, and left unfinished by it, or done without its proxy.
-            request_id = f"{request_id}/{rollouts[lost[0]].rollout_id}"
-            again = await self._store.enqueue_many_rollouts([requests[place] for place in lost], request_id=request_id)
-            for place, rollout in zip(lost, again, strict=True):
-                rollouts[place] = rollout
-        return rollouts
+    What is still wanted is enqueued again when its step comes.
+    """
+    left = await store.query_rollouts(status_in=("queuing", "requeuing", "preparing", "running"))
+    await cancel_all(store, (each.rollout_id for each in left if "work" in (each.metadata or {})))
 
-    async def _is_lost(self, rollout: Rollout) -> bool:
-        if rollout.status != "failed":
-            return is_lost(rollout)
-        return is_lost(await self._store.get_rollout_by_id(rollout.rollout_id) or rollout)
+
+async def cancel_all(store: LightningStore, rollout_ids: Iterable[str]) -> None:
+    """Cancel those rollouts that have not ended."""
+    for rollout_id in rollout_ids:
+        try:
+            await store.update_rollout(rollout_id, status="cancelled")
+        except InvalidTransition:  # it ended just now
+            continue
+
+
+async def enqueue_unless_lost(
+    store: LightningStore, requests: Sequence[EnqueueRolloutRequest], request_id: str
+) -> list[Rollout]:
+    """Enqueue rollouts, or find those of before a kill; those that it left unfinished are enqueued again.
+
+    Args:
+        store: Where runners look for work.
+        requests: What to run.
+        request_id: Of this batch: the same again finds what there is.
+    """
+    rollouts = list(await store.enqueue_many_rollouts(requests, request_id=request_id))
+    while lost := [place for place, rollout in enumerate(rollouts) if await _is_lost(store, rollout)]:
+        # Left unfinished by a kill, or done without its proxy.
+        request_id = f"{request_id}/{rollouts[lost[0]].rollout_id}"
+        again = await store.enqueue_many_rollouts([requests[place] for place in lost], request_id=request_id)
+        for place, rollout in zip(lost, again, strict=True):
+            rollouts[place] = rollout
+    return rollouts
+
+
+async def _is_lost(store: LightningStore, rollout: Rollout) -> bool:
+    if rollout.status != "failed":
+        return is_lost(rollout)
+    return is_lost(await store.get_rollout_by_id(rollout.rollout_id) or rollout)
 
 
 async def record_of(rollout: Rollout, *, store: LightningStore, proxy: LLMProxy) -> Sequence[Span] | str:
