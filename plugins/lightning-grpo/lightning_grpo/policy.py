@@ -75,6 +75,8 @@ class Policy:
                 f"model is {path!r}, a model of images; rows have a place for them, but grpo trains text alone"
             )
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        if len(self.tokenizer) <= len(self.tokenizer.all_special_tokens):  # what transformers makes of no file
+            raise ConfigError(f"model is {path!r}, where there is no tokenizer; save the model's own there, too")
         self._config, self._dtype = config, config.dtype or torch.float32
         torch.manual_seed(seed)
         self.model: Any = self._load(path, frozen=lora > 0)

@@ -80,7 +80,8 @@ class Training(Serving):
         self._data = data
         self._folder = folder
         self._best: Best | None = None
-        self._has_warned = False
+        self._has_dropped = False
+        self._has_been_equal = False
         self._rollouts = Rollouts(
             algorithm.get_store(),
             proxy=self.proxy,
@@ -172,10 +173,17 @@ class Training(Serving):
             raise AlgorithmError(
                 f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {why}"
             )
-        if dropped and not self._has_warned:
-            self._has_warned = True
+        if dropped and not self._has_dropped:
+            self._has_dropped = True
             logger.warning(
                 "lightning.group_dropped step=%d: %s; others are counted in training/n_groups_dropped", step, dropped[0]
+            )
+        if not self._has_been_equal and not any(each.has_spread for each in lessons if each.dropped is None):
+            self._has_been_equal = True
+            logger.warning(
+                "lightning.rewards_equal step=%d: within each group all rewards are the same, so nothing is learned "
+                "from this step; further groups like this are counted in training/n_groups_wo_spread",
+                step,
             )
 
     async def _validate(self) -> dict[str, float]:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from learning_toys import scored
 from lightning_grpo import GRPO, RLOO
+from lightning_grpo.check import samples, talk
 from lightning_grpo.options import learning_options
 from lightning_tokens.testing import make_tiny_model
 
-from lightning_core import InMemoryLightningStore, Trainer, rollout
+from lightning_core import LLM, InMemoryLightningStore, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import ConfigError
 from lightning_core.registry import default_registry
@@ -90,6 +91,25 @@ def test_too_few_tasks_are_refused_before_the_model_is_loaded() -> None:
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"model '{tmp_path}' cannot be loaded on cpu: "):
         Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
+
+
+@rollout
+def content(task: dict[str, Any], llm: LLM) -> float:
+    talk(task, llm)
+    return 1.0
+
+
+async def test_a_step_without_a_difference_of_rewards_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = make_tiny_model(tmp_path / "model")
+    algorithm = GRPO(str(model), steps=2, batch_size=2, group_size=2, max_tokens=160, device="cpu")
+    with caplog.at_level("WARNING", "lightning_grpo.training"):
+        await Trainer(algorithm=algorithm, n_runners=4).fit_async(content, samples(0, 4))
+    told = [each.message for each in caplog.records if "rewards_equal" in each.message]
+    assert len(told) == 1
+    assert "step=1: within each group all rewards are the same, so nothing is learned" in told[0]
 
 
 async def test_a_run_of_one_name_is_not_gone_on_with_by_the_other(tmp_path: Path) -> None:

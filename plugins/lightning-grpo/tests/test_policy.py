@@ -167,6 +167,13 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_changes_nothing(model: P
     assert policy.generator.fingerprint() == before
 
 
+def test_a_folder_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(model / name, tmp_path / name)
+    with pytest.raises(ConfigError, match="where there is no tokenizer; save the model's own there, too"):
+        policy_of(tmp_path)
+
+
 def test_a_model_of_images_is_refused_in_one_sentence(model: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(model, tmp_path / "model"))
     told = json.loads((other / "config.json").read_text())
