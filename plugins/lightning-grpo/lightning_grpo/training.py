@@ -97,7 +97,8 @@ class Training(Serving):
         self._folder.mkdir(parents=True, exist_ok=True)
         state = self._folder / _STATE
         if state.exists():
-            self._best = Best(*(await asyncio.to_thread(self._policy.load_state, state))["best"])
+            step, reward, _ = (await asyncio.to_thread(self._policy.load_state, state))["best"]
+            self._best = Best(step, reward, self._model_of(step))  # the folder may have been moved
         else:
             self._policy.begin(0)
         initial, _ = await self.serve(self._options.model)
@@ -160,6 +161,10 @@ class Training(Serving):
         order = random.Random(f"{self._options.seed}/{epoch}").sample(range(len(train)), len(train))
         return {number: train[number] for number in order[place * size : (place + 1) * size]}
 
+    def _model_of(self, step: int) -> str:
+        """Return where the model after a step is kept; for 0, what the training began with."""
+        return str(self._folder / f"step-{step}") if step else self._options.model
+
     def _lessons(self, groups: Sequence[Sequence[EndedRollout]]) -> list[Lesson]:
         return [learn_from_group(group, options=self._options.learning) for group in groups]
 
@@ -189,7 +194,7 @@ class Training(Serving):
     async def _validate(self) -> dict[str, float]:
         """Run the validation set with the present weights, and keep them where they are the best."""
         step = self._policy.version
-        model = str(self._folder / f"step-{step}") if step else self._options.model
+        model = self._model_of(step)
         resources, ended = await self._measure("val", model, step)
         metrics = validation_metrics(ended, tasks=range(len(ended)))
         if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:
@@ -226,7 +231,7 @@ class Training(Serving):
         """Write a checkpoint; then older ones go."""
         step = self._policy.version
         if not self._data["val"]:
-            model = str(self._folder / f"step-{step}")
+            model = self._model_of(step)
             resources, _ = await self.serve(model)
             await self._keep_best(Best(step, None, model), resources)
         assert self._best is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning_tokens.testing import make_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -27,7 +28,7 @@ def train(
     """Run one; return its exit status, what it reported, and its result, empty when it was killed."""
     script = Path(__file__).with_name("letters.py")
     done = subprocess.run(
-        [sys.executable, script, model, json.dumps(options), *more, "--run", cwd / "runs"],
+        [sys.executable, script, model, json.dumps(options), "--run", cwd / "runs", *more],
         cwd=cwd,
         env={**os.environ, "AGENT_LOG": str(cwd / "agents.txt")},
         capture_output=True,
@@ -64,6 +65,19 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_runs_nothing_twice(
     assert (runs_of_agents(tmp_path) - before).total() == in_steps_and_validations + in_test, "step 3 had ended"
     assert resumed["comparison"][0] == "test"
     assert all(each["training/logprob_difference"] < 1e-5 for each in by_step(first + second).values())
+
+
+def test_a_run_whose_folder_was_moved_keeps_its_best_weights(model: str, tmp_path: Path) -> None:
+    options, more = {"steps": 3, "validate_every": 2}, ("--val-tasks", "3")
+    train(model, options, *more, "--end-at", "3", "--end-by", "SIGKILL", cwd=tmp_path)
+    (file,) = tmp_path.glob("runs/*/checkpoints/*/state.pt")
+    state = torch.load(file, weights_only=True)
+    torch.save({**state, "best": (2, 2.0, str(file.with_name("step-2")))}, file)  # no later one is better
+    shutil.copytree(model, file.with_name("step-2"), dirs_exist_ok=True)
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    _, _, end = train(model, options, *more, "--run", str(tmp_path / "moved"), cwd=tmp_path)
+    assert end["best"] == str(tmp_path / "moved" / file.parent.relative_to(tmp_path / "runs") / "step-2")
+    assert Path(end["best"], "config.json").is_file()
 
 
 def test_a_model_that_another_training_called_after_the_same_step_is_measured_as_any(
