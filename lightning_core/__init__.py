@@ -4,6 +4,7 @@ Everything that users need is here, by name; what a name needs is imported when 
 where each name comes from.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -22,19 +23,25 @@ def __getattr__(name: str) -> Any:
     elif name in __all__:
         value = _own(name)
     elif name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _unknown(name)
     else:
         try:
             value = import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as exc:
             if exc.name == f"{__name__}.{name}":
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from exc
+                raise _unknown(name) from None
             if exc.name == "lightning_legacy":
-                raise AttributeError(str(exc)) from exc
+                raise _unknown(name, str(exc)) from None
             raise
     # A name such as `rollout` would otherwise be looked up anew each time.
     globals()[name] = value
     return value
+
+
+def _unknown(name: str, why: str = "") -> AttributeError:
+    # With its object, Python's traceback suggests the name that was meant.
+    message = why or f"module {__name__!r} has no attribute {name!r}"
+    return AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -88,6 +88,10 @@ class TracerError(LightningError, RuntimeError):
     """Spans could not be recorded."""
 
 
+class NeedsLegacy(LightningError, ImportError):
+    """A class has a form of agentlightning 0.3, which only lightning-legacy understands."""
+
+
 class NoActiveTracer(TracerError):
     """Something was emitted outside of a traced rollout."""
 

@@ -4,12 +4,15 @@ lightning-legacy fills that hook. It is read when a name, a path or a form is me
 """
 
 import functools
+import re
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, Final
+
+from lightning_core.errors import NeedsLegacy
 
 SUPPLIED: Final = {
     "APO": "lightning_apo",
@@ -46,6 +49,16 @@ SUPPLIED: Final = {
 
 GROUP: Final = "lightning_core.former"
 """The entry-point group of the hook: a module with the functions of `lightning_legacy.former`."""
+
+NAMES: Final = re.compile(
+    "AlgorithmFunc.*|ComponentSpec|LightningSpanProcessor|LinkPydanticModel|RewardPydanticModel|TraceTree|"
+    "STORE_WRITE_TIMEOUT_SECONDS|find_final_reward|find_reward_spans|get_reward_value|is_finished|is_queuing|"
+    "is_reward_span|is_running|with_active_tracer_context"
+)
+"""What modules of this package have only with lightning-legacy.
+
+A `from` import of anything else that a module lacks gives Python's own error, and `hasattr` is false.
+"""
 
 _LEGACY: Final = "lightning-legacy"
 _PREFIX: Final = "lightning_core."
@@ -95,12 +108,19 @@ def former(met: str) -> Any:
         met: The older form that was met, and how it is written today, for the error.
 
     Raises:
-        ImportError: When lightning-legacy is not installed.
+        NeedsLegacy: When lightning-legacy is not installed.
     """
     found = find_former()
     if found is None:
-        raise ImportError(f"{met}. Or use it as it is, with {_LEGACY}. {_how_to_install(_LEGACY)}")
+        raise NeedsLegacy(f"{met}. Or use it as it is, with {_LEGACY}. {_how_to_install(_LEGACY)}")
     return found
+
+
+def _not_here(path: str) -> str:
+    return (
+        f"there is no {path}; if agentlightning 0.3 has it, it is in {_LEGACY}, which is not installed. "
+        f"{_how_to_install(_LEGACY)}; docs/migrating.md says what is in another place, or dropped"
+    )
 
 
 def _how_to_install(distribution: str) -> str:
@@ -124,11 +144,7 @@ class _Finder:
             found = find_former()
             if found is None:
                 # Its name is not `fullname`: a `from` import would then leave out the message.
-                raise ModuleNotFoundError(
-                    f"there is no {fullname}; what agentlightning 0.3 had there is in {_LEGACY}, which is not "
-                    f"installed. {_how_to_install(_LEGACY)}",
-                    name=_LEGACY.replace("-", "_"),
-                )
+                raise ModuleNotFoundError(_not_here(fullname), name=_LEGACY.replace("-", "_"))
             made: ModuleSpec | None = found.find_module(fullname)
             return made
         if type(spec.loader) is SourceFileLoader:
@@ -152,6 +168,8 @@ class _Loader(SourceFileLoader):
             path = module.__dict__.get("__path__")
             is_here = path is not None and PathFinder.find_spec(f"{module.__name__}.{name}", path) is not None
             hook = None if name.startswith("_") or is_here else find_former()
+            if hook is None and NAMES.fullmatch(name):
+                raise ImportError(_not_here(f"{module.__name__}.{name}"))
             if hook is None:
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
             return hook.find_name(module, name)

@@ -9,7 +9,7 @@ import pytest
 
 import lightning_core as agl
 from lightning_core import former
-from lightning_core.errors import NoRewards
+from lightning_core.errors import NeedsLegacy
 
 LEGACY = r"lightning-legacy, which is not installed. Install it from"
 
@@ -32,6 +32,8 @@ def test_a_path_of_former_times() -> None:
 def test_a_name_of_a_module() -> None:
     with pytest.raises(ImportError, match=rf"there is no lightning_core.store.is_slow; .*{LEGACY}"):
         exec("from lightning_core.store import is_slow")
+    with pytest.raises(ImportError, match=rf"there is no lightning_core.store.base.is_queuing; .*{LEGACY}"):
+        exec("from lightning_core.store.base import is_queuing")
     assert not hasattr(importlib.import_module("lightning_core.store.base"), "is_slow")
 
 
@@ -63,5 +65,12 @@ def test_a_tracer_that_yields_something_else() -> None:
         async def trace_context(self, name: str | None = None, **ids: Any) -> AsyncIterator[None]:  # type: ignore[override]
             yield
 
-    with pytest.raises(NoRewards, match=r"Other.trace_context yields None; yield a Trace. .*legacy"):
-        agl.Trainer(algorithm="baseline", tracer=Other()).fit(half, ["a"])
+    ended: list[Any] = []
+
+    class Ends(agl.Hook):
+        async def on_rollout_end(self, *, rollout: agl.Rollout, **others: Any) -> None:
+            ended.append(rollout)
+
+    with pytest.raises(NeedsLegacy, match=r"^Other.trace_context yields None; yield a Trace. .*legacy"):
+        agl.Trainer(algorithm="baseline", tracer=Other(), hooks=Ends()).fit(half, ["a"])
+    assert ended == []  # it is not a fault of the rollouts

@@ -21,6 +21,7 @@ from lightning_core.errors import (
     Fault,
     GraderError,
     InvalidRequest,
+    NeedsLegacy,
     NotFound,
     RunnerNotReady,
 )
@@ -304,7 +305,7 @@ class LitAgentRunner(Runner[T_task]):
                 attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
                 if attempt is not None:
                     await self._tell_end(rollout.rollout_id, attempt, outcome)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, NeedsLegacy):
             await give_back(self.store, rollout, may_requeue=may_requeue)
             raise
         finally:
@@ -327,6 +328,8 @@ class LitAgentRunner(Runner[T_task]):
                 await take_in_calls(self.store, resources, rollout, outcome, end=False)
                 await self._grade(self.reward, rollout, resources, trace, limits, outcome)
             await take_in_calls(self.store, resources, rollout, outcome, end=True)
+        except NeedsLegacy:  # each attempt would meet it
+            raise
         except Exception as exc:
             # Not the agent's: what it raised is in the outcome by now. If the store is gone, reporting this fails as
             # well, and the runner ends.

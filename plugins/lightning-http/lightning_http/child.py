@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from lightning_core.concurrency import loop_factory
-from lightning_core.errors import AccessDenied, RunEnded, StoreError, StoreUnavailable
+from lightning_core.errors import AccessDenied, NeedsLegacy, RunEnded, StoreError, StoreUnavailable
 from lightning_core.execution.base import RunnerBundle
 from lightning_core.execution.pickling import unpacked
 from lightning_core.runner.base import worker_prefix
@@ -327,7 +327,9 @@ def _work(parent: Parent, runner: RunnerBundle, store: LightningStore, *, prefix
 
 def report_failure(error: BaseException) -> Report:
     """Return what a process says whose runners have raised an error."""
-    return report_error("hopeless" if isinstance(error, StoreUnavailable | AccessDenied) else "failed", error)
+    return report_error(
+        "hopeless" if isinstance(error, StoreUnavailable | AccessDenied | NeedsLegacy) else "failed", error
+    )
 
 
 def report_error(kind: Ending, error: BaseException) -> Report:

@@ -2,11 +2,14 @@
 
 import importlib
 import logging
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import lightning_core as agl
+from lightning_core import former
 from lightning_core.logs import reset_logging
 
 
@@ -62,3 +65,25 @@ def test_configure_logger_shows_the_logs_of_one_logger():
         assert any(isinstance(handler, logging.StreamHandler) for handler in logger.handlers)
     finally:
         reset_logging()
+
+
+def test_an_import_of_each_name_that_this_plugin_adds_to_a_module_says_so_without_it(monkeypatch: pytest.MonkeyPatch):
+    core = Path(str(agl.__file__)).parent
+    listed = core.parent / "tests" / "docs" / "agentlightning_0_3_modules.txt"
+    unsaid = []
+    for path, *names in map(str.split, listed.read_text(encoding="utf-8").splitlines()):
+        if not core.joinpath(*path.split(".")).with_suffix(".py").is_file():
+            continue
+        module = importlib.import_module(f"lightning_core.{path}")
+        with monkeypatch.context() as without:
+            without.setattr(former, "find_former", lambda: None)
+            lacks = [name for name in names if not _has(module, name)]
+        unsaid += [f"{path}.{name}" for name in lacks if _has(module, name)]
+    assert unsaid == []
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    try:
+        return hasattr(module, name)
+    except ImportError:
+        return True
