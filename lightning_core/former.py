@@ -167,11 +167,15 @@ class _Loader(SourceFileLoader):
                     pass
             path = module.__dict__.get("__path__")
             is_here = path is not None and PathFinder.find_spec(f"{module.__name__}.{name}", path) is not None
-            hook = None if name.startswith("_") or is_here else find_former()
-            if hook is None and NAMES.fullmatch(name):
-                raise ImportError(_not_here(f"{module.__name__}.{name}"))
-            if hook is None:
-                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
-            return hook.find_name(module, name)
+            if not name.startswith("_") and not is_here:
+                hook = find_former()
+                if hook is not None:
+                    return hook.find_name(module, name)
+                why = _not_here(f"{module.__name__}.{name}")
+                if NAMES.fullmatch(name):
+                    raise ImportError(why)
+            else:
+                why = f"module {module.__name__!r} has no attribute {name!r}"
+            raise AttributeError(why, name=name, obj=module)
 
         module.__dict__["__getattr__"] = find

@@ -42,6 +42,11 @@ def test_a_name_of_the_root_package() -> None:
         agl.tools  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_an_attribute_of_a_module() -> None:
+    with pytest.raises(AttributeError, match=rf"there is no lightning_core.types.outline; .*{LEGACY}"):
+        agl.types.outline  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_store_whose_methods_lack_parameters() -> None:
     with pytest.raises(ImportError, match=r"Old.dequeue_rollout takes no wait_seconds, request_id; add that .*legacy"):
 
