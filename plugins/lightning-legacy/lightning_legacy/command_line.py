@@ -57,9 +57,9 @@ def _hints(cls: type) -> dict[str, Any]:
         return {each.name: each.annotation for each in inspect.signature(cls).parameters.values()}
 
 
-def _flags(cls: type, name: str) -> set[str]:
+def _flags(cls: type, name: str) -> list[str]:
     flag = f"--{cls.__name__.lower()}.{name}"
-    return {flag, flag.replace("_", "-")}
+    return sorted({flag, flag.replace("_", "-")})
 
 
 def _add_option(parser: argparse.ArgumentParser, cls: type, name: str, default: object, hint: Any) -> None:
@@ -75,7 +75,7 @@ def _add_option(parser: argparse.ArgumentParser, cls: type, name: str, default: 
         options |= {"default": None} if is_optional else {"required": True}
     convert: Callable[[str], Any] = core if core in (int, float) else _flag if core is bool else str
     options["type"] = _nullable(convert) if may_be_none else convert
-    parser.add_argument(*sorted(_flags(cls, name)), dest=f"{cls.__name__}.{name}", **options)
+    parser.add_argument(*_flags(cls, name), dest=f"{cls.__name__}.{name}", **options)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
