@@ -17,6 +17,13 @@ from pathlib import Path
 
 from lightning_core import emit_message, emit_reward, rollout
 from lightning_core.agent import LitAgent
+from lightning_core.errors import NeedsLegacy
+from lightning_core.tracer import OtelTracer
+
+
+class OlderTracer(OtelTracer):
+    def trace_context(self, name=None, **ids):
+        raise NeedsLegacy("OlderTracer needs lightning-legacy")
 
 
 @rollout

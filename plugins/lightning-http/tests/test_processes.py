@@ -178,6 +178,14 @@ def test_death_is_seen_while_a_process_lives_that_the_runner_forked(tmp_path: Pa
         os.kill(int(flag.read_text()), signal.SIGKILL)
 
 
+def test_tracer_that_needs_lightning_legacy_ends_the_run_at_its_first_rollout():
+    import process_agents
+
+    trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), tracer=process_agents.OlderTracer())
+    with pytest.raises(ExecutionError, match=r"^runner 0 \(.*: OlderTracer needs lightning-legacy\)$"):
+        trainer.fit(process_agents.double, [1, 2])
+
+
 def test_too_many_deaths_are_an_error_with_the_exit_codes():
     with pytest.raises(ExecutionError) as raised:
         run_agent("leave", ["a"], max_restarts=1)
