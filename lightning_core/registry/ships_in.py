@@ -11,7 +11,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "algorithms": {
         "apo": "lightning-apo",
         "evaluate": "lightning-evals",
-        "evaluate-model": "lightning-tokens",
+        "evaluate-model": "lightning-evals",
         "gate": "lightning-evals",
         "gepa": "lightning-gepa",
         "grpo": "lightning-grpo",

@@ -7,8 +7,8 @@ from typing import Any
 
 import openai
 import pytest
+from lightning_evals.served_model import EvaluateModel
 from lightning_proxy import LLMProxy
-from lightning_tokens.vllm.evaluate import EvaluateModel
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.errors import InvalidInput

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_evals.evaluation import Evaluate
-from lightning_proxy import LLMProxy
 from pydantic import PositiveInt
 
-from lightning_core.errors import InvalidInput
+from lightning_core.errors import ConfigError, InvalidInput
 from lightning_core.types import LLM, Dataset, RolloutMode
-from lightning_tokens.vllm.server import VLLMServer
+from lightning_evals.evaluation import Evaluate
 
 
 class EvaluateModel(Evaluate):
@@ -46,9 +44,18 @@ class EvaluateModel(Evaluate):
         """Serve, and evaluate.
 
         Raises:
+            ConfigError: When lightning-tokens is not installed.
             InvalidInput: When it is not clear whose place the model takes, or agents call one past the proxy.
             VLLMFailed: When vLLM does not start.
         """
+        try:
+            from lightning_proxy import LLMProxy
+            from lightning_tokens.vllm.server import VLLMServer
+        except ImportError as exc:
+            raise ConfigError(
+                "a model is served with lightning-tokens, which is not installed: from a checkout of Lightning Core, "
+                "pip install . ./plugins/lightning-{http,proxy,tokens}"
+            ) from exc
         proxy = self.get_llm_proxy()
         if not isinstance(proxy, LLMProxy) or not proxy.model_list:
             raise InvalidInput(
