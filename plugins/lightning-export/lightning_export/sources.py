@@ -2,7 +2,8 @@
 
 The forms are those of Langfuse (a trace's JSON, the public API, and the blob storage export,
 https://langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields), Phoenix (its REST API and
-`get_spans_dataframe().to_json(orient="records")`), MLflow (`Trace.to_json()`) and OTLP (JSON lines of a collector).
+`get_spans_dataframe().to_json(orient="records")`), MLflow (`Trace.to_json()` and
+`search_traces().to_json(orient="records")`) and OTLP (JSON lines of a collector).
 """
 
 import json
@@ -69,7 +70,8 @@ class Skipped:
         self.first = self.first or f"{place}: {what or reason}"
 
     def __str__(self) -> str:
-        return "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items()) + f", such as {self.first}"
+        counted = "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
+        return f"{counted}, such as {self.first}" if counted else "it is empty"
 
 
 def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[str, Record]]:
@@ -106,7 +108,7 @@ def source_of(record: Record) -> str | None:
     names = record.keys()
     if "resourceSpans" in names:
         return "otlp"
-    if "info" in names and "data" in names:
+    if {"info", "data"} <= names or {"trace", "assessments"} <= names:
         return "mlflow"
     if str(record.get("schema_version")).startswith("ATIF"):
         return "atif"
@@ -142,11 +144,11 @@ def traces_of(source: str, paths: Iterable[Path], skipped: Skipped, *, limit: in
             try:
                 READERS[source](record, place, traces, scores)
             except (KeyError, TypeError, ValueError, AttributeError, MalformedTraces) as exc:
-                skipped.add("records that cannot be read", place, repr(exc))
+                skipped.add("records that cannot be read", place, f"{type(exc).__name__}: {exc}")
     if not traces:
         named = [name for name, _ in others.most_common() if name is not None]
         hint = f"they look like an export of {named[0]}; take --from {named[0]}" if named else "name another file"
-        raise ConfigError(f"there is no trace of {source} in {', '.join(map(str, paths))}; {hint}")
+        raise ConfigError(f"there is no trace of {source} in {', '.join(map(str, paths))} ({skipped}); {hint}")
     by_span = {span.span_id: trace for trace in traces.values() for span in trace.spans}
     for place, score in scores:
         trace = traces.get(str(score.get("trace_id"))) or by_span.get(str(score.get("span_id")))
@@ -229,6 +231,8 @@ def _langfuse(record: Record, place: str, traces: dict[str, Trace], scores: list
 
 
 def _mlflow(record: Record, place: str, traces: dict[str, Trace], scores: list[tuple[str, Record]]) -> None:
+    if "info" not in record:  # a row of `search_traces`
+        record = json.loads(record["trace"])
     info = record["info"]
     key = str(info.get("trace_id") or info["request_id"])
     trace = traces.setdefault(key, Trace(key, place))
@@ -273,6 +277,8 @@ def _phoenix(record: Record, place: str, traces: dict[str, Trace], scores: list[
         value = _first(result.get("score"), result.get("label"))
         scores.append((place, {"span_id": record["span_id"], "name": record["name"], "value": value}))
         return
+    if "context" not in record and "context.trace_id" not in record:
+        raise ValueError("a span without attributes; export /v1/projects/PROJECT/spans, which has them")
     context = record.get("context") or {name: record[f"context.{name}"] for name in ("trace_id", "span_id")}
     attributes = dict(_flat(record.get("attributes") or {}))
     attributes |= dict(
