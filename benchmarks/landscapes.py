@@ -1,6 +1,6 @@
 """Which search finds the better prompt with the same number of agent runs, on measured prompts.
 
-    python benchmarks/landscapes.py                        # the tables of docs/landscapes.md
+    python benchmarks/landscapes.py                        # all tables; docs/decisions/0011 has some
     python benchmarks/landscapes.py --every 2 --calls 200  # every second landscape, 200 calls only
 
 A landscape is one task and one model: up to 255 templates with the accuracy that each was measured to have (`data/`).

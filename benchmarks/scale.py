@@ -1,4 +1,4 @@
-"""How far one store goes: the tables of docs/scale.md.
+"""How far one store goes: the figures of docs/processes.md.
 
     python benchmarks/scale.py runners   # rollouts/s and claims against the number of runners, for each store
     python benchmarks/scale.py idle      # what 1,000 runners cost that wait for work

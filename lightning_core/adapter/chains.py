@@ -16,7 +16,7 @@ RowStart = Literal[
     "other_conversation",
     "unknown",
 ]
-"""Why a row begins: see `docs/adapters.md`."""
+"""Why a row begins: see `docs/components.md`."""
 
 
 INSTRUCTIONS = ("system", "developer")

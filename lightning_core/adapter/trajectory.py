@@ -143,7 +143,7 @@ def _shared_length(one: list[int], other: list[int]) -> int:
 
 
 RefusalReason = Literal["failed", "no_token_ids", "bad_token_ids", "empty_answer"]
-"""Why an answer is in no row: see `docs/adapters.md`."""
+"""Why an answer is in no row: see `docs/components.md`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
     latest answer. No produced token is trained twice, and none is made from text. Time and memory are linear in the
     tokens.
 
-    `docs/adapters.md` says what becomes of failed, empty, repeated, parallel and branching calls.
+    `docs/components.md` says what becomes of failed, empty, repeated, parallel and branching calls.
 
     Args:
         llm_call_match: A regular expression, searched in span names; None for every model call.

@@ -216,7 +216,7 @@ class Run:
             logger.warning(
                 "lightning.proxy_bypassed run_id=%s: rollouts succeeded, and no model call came through the proxy; the "
                 "agent's client may have a base URL of its own, or may not read the one that it is given; see the "
-                "clients' variables in docs/proxy.md. For an agent that calls no model, leave llm_proxy out",
+                "clients' variables in docs/coding-agents.md. For an agent that calls no model, leave llm_proxy out",
                 self._store.run_id,
             )
         if self._recording is not None:

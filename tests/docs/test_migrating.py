@@ -17,37 +17,37 @@ from lightning_core.former import SUPPLIED
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
 TABLE = TEXT.partition("## Every name")[2]
-ROWS = {name: (status, note) for name, status, note in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*) \|$", TABLE, re.M)}
+SAME = re.findall(r"`(\w+)`", TABLE.partition("are the same:")[2].partition(".\n")[0])
+ROWS = {
+    name: note
+    for names, note in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (.*) \|$", TABLE, re.M)
+    for name in re.findall(r"`(\w+)`", names)
+}
 NAMES = (HERE / "agentlightning_0_3_names.txt").read_text(encoding="utf-8").split()
 
 
-def test_every_name_of_the_old_root_package_stands_in_the_table_once():
-    listed = re.findall(r"^\| `(\w+)` \|", TABLE, re.M)
-    assert sorted(listed) == sorted(NAMES)
-
-
-def test_every_status_is_one_of_the_three():
-    assert {status for status, _ in ROWS.values()} <= {"kept", "moved", "dropped"}
+def test_every_name_of_the_old_root_package_is_on_the_page_once():
+    assert sorted([*SAME, *ROWS]) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_where_the_table_says(name: str):
-    status, note = ROWS[name]
+def test_a_name_is_where_the_page_says(name: str):
+    note = ROWS.get(name, "")
+    has_moved = note.startswith("moved to ")
     if name in SUPPLIED:
-        assert status == "kept"
+        assert not has_moved
     else:
-        assert hasattr(lightning_core, name) == (status == "kept")
-    if status == "moved" or (name in SUPPLIED and note.startswith("`lightning_")):
-        place = re.match(r"`(lightning_\w+(?:\.\w+)*)`", note)
-        assert place is not None, f"{name} has moved, but the note does not begin with where to"
-        package, _, attribute = place.group(1).partition(".")
-        if package == "lightning_verl":  # it has an environment of its own
-            stub = HERE.parents[1] / "plugins" / "lightning-verl" / package / "__init__.pyi"
-            assert f" {attribute} as {attribute}" in stub.read_text(encoding="utf-8")
-        else:
-            _resolve(place.group(1))
-    if status == "dropped":
-        assert note, f"{name} was dropped, but the note does not say what to use instead"
+        assert hasattr(lightning_core, name) != has_moved
+    place = re.match(r"(?:moved to )?`(lightning_\w+(?:\.\w+)+)`", note)
+    if place is None:
+        assert not has_moved, f"{name} has moved, but the note does not say where to"
+        return
+    package, _, attribute = place.group(1).partition(".")
+    if package == "lightning_verl":  # it has an environment of its own
+        stub = HERE.parents[1] / "plugins" / "lightning-verl" / package / "__init__.pyi"
+        assert f" {attribute} as {attribute}" in stub.read_text(encoding="utf-8")
+    else:
+        _resolve(place.group(1))
 
 
 def _resolve(path: str) -> object:
@@ -107,7 +107,7 @@ def test_every_name_of_a_module_is_there_or_told():
             continue
         module = importlib.import_module(f"lightning_core.{path}")
         here = {name for name in names if name == "VERL" or hasattr(module, name)}
-        not_kept = {name for name, (status, _) in ROWS.items() if status != "kept"}
+        not_kept = {name for name, note in ROWS.items() if note.startswith("moved to ")}
         missing |= {f"{path}.{name}" for name in names if name not in here | not_kept}
     assert missing == told
 

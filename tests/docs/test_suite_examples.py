@@ -1,4 +1,4 @@
-"""The examples of suites in docs/plugins.md pass, as their readers would run them; docs/stores.md is complete."""
+"""The examples of suites in docs/plugins.md pass, as their readers would run them; docs/components.md is complete."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from lightning_core.store.backend import StoreBackend
 from tests.docs.run_page import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
-STORES = " ".join(PAGE.with_name("stores.md").read_text(encoding="utf-8").split())
+STORES = " ".join(PAGE.with_name("components.md").read_text(encoding="utf-8").split())
 EXAMPLES = {
     block.title: block.code
     for block in blocks(PAGE.read_text(encoding="utf-8"))

@@ -88,4 +88,4 @@ def test_the_plans_that_the_docs_show_are_true() -> None:
     readme = APO(beam_width=2, branch_factor=4, beam_rounds=3).plan(range(50), range(50, 100))
     assert str(readme) in (plugin / "README.md").read_text(encoding="utf-8")
     page = APO(beam_width=2, branch_factor=3, beam_rounds=2, val_batch_size=20).plan(range(40), range(40, 80))
-    assert str(page) in (plugin.parents[1] / "docs" / "apo.md").read_text(encoding="utf-8")
+    assert str(page) in (plugin.parents[1] / "docs" / "improve.md").read_text(encoding="utf-8")
