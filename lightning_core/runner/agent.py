@@ -5,7 +5,7 @@ import inspect
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
@@ -127,6 +127,9 @@ class LitAgentRunner(Runner[T_task]):
     """Makes the key of an attempt, by the ids of its rollout and of itself, where this process can. Else the store's
     server gives it with the claim."""
 
+    statistics: Callable[[], Mapping[str, Any]] = dict
+    """Returns what its heartbeats say besides how the machine does."""
+
     def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         self._agent = agent
         self._hooks = Hooks.of(hooks)
@@ -141,6 +144,7 @@ class LitAgentRunner(Runner[T_task]):
             interval_seconds=self.heartbeat_interval,
             in_thread=self.heartbeat_launch_mode == "thread",
             include_gpu=self.heartbeat_include_gpu,
+            statistics=self.statistics,
         )
         self.tracer.init_worker(worker_id, store)
         remember_environment()
@@ -231,6 +235,7 @@ class LitAgentRunner(Runner[T_task]):
 
     async def _claim(self, stop: "asyncio.Future[Any] | None") -> AttemptedRollout | None:
         """Return the next rollout; None when it is time to stop."""
+        await self.heartbeats.tell()  # first: nothing is left to tell when the run has ended
         while stop is None or not stop.done():
             request_id = secrets.token_hex(12)
             claim = asyncio.ensure_future(

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -344,6 +344,7 @@ class Heartbeats:
         interval_seconds: The longest time between two of them; 0 for none.
         in_thread: Whether to send them from a thread, where the store allows it.
         include_gpu: Whether they say how the GPUs do.
+        statistics: Returns what else they say; `tell` sends one when that has changed.
     """
 
     def __init__(
@@ -354,8 +355,11 @@ class Heartbeats:
         interval_seconds: float,
         in_thread: bool,
         include_gpu: bool = False,
+        statistics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._include_gpu = include_gpu
+        self._statistics = statistics
+        self._told: Mapping[str, Any] = {}
         self.worker_id = worker_id
         self._assignments: dict[str, Assignment] = {}
         self._hurry: Callable[[], object] | None = None  # lets `_beat_on` compute its pause anew
@@ -369,6 +373,11 @@ class Heartbeats:
         self._has_failed = False
         self._blocks = 0
         self._running = AsyncExitStack()
+
+    async def tell(self) -> None:
+        """Send one if the statistics have changed. A worker that sends none has no lease, and gets none by this."""
+        if self._interval_seconds > 0 and self._statistics() != self._told:
+            await self._beat(FIRST_SECONDS)
 
     @contextmanager
     def working_on(self, assignment: Assignment) -> Iterator[None]:
@@ -410,7 +419,8 @@ class Heartbeats:
                 running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
                 self._hurry = None
                 await running.aclose()
-                if self._abandoned_agents and self._interval_seconds > 0:
+                is_new = self._abandoned_agents or self._statistics() != self._told
+                if is_new and self._interval_seconds > 0:
                     await self._beat(LAST_SECONDS)
 
     def _pause_seconds(self) -> float:
@@ -438,8 +448,10 @@ class Heartbeats:
                 self._hurry = None
 
     async def _beat(self, timeout_seconds: float) -> None:
+        told = self._statistics()
         stats = {
             **system_snapshot(self._include_gpu),
+            **told,
             "abandoned_agents": self._abandoned_agents,
             "dropped_spans": self._dropped_spans,
         }
@@ -448,6 +460,7 @@ class Heartbeats:
                 assignments = tuple(self._assignments.values())
                 attempts = [(each.rollout_id, each.attempt_id) for each in assignments]
                 await self._store.update_worker(self.worker_id, stats, attempts=attempts)
+                self._told = told
                 for assignment in assignments:
                     await assignment.look()
             self._has_failed = False

@@ -158,10 +158,16 @@ def failed_hooks(
     return list(found.values())
 
 
-def _elsewhere(workers: Iterable[Worker]) -> Iterator[FailedHook]:
+def _elsewhere(workers: Iterable[Worker]) -> Iterable[FailedHook]:
+    """Return what has failed in each other process, the most that one of its workers tells."""
+    found: dict[tuple[str, str, str | None], FailedHook] = {}
     for worker in workers:
         for told in (worker.heartbeat_stats or {}).get(FAILED_HOOKS, ()):
-            yield FailedHook(**told)
+            failed = FailedHook(**told)
+            process, _, _ = worker.worker_id.rpartition("-")  # its number among those of the process
+            key = process, failed.plugin, failed.hook
+            found[key] = max(failed, found.get(key, failed), key=lambda each: each.count)
+    return found.values()
 
 
 def _in_one_line(error: Exception) -> str:

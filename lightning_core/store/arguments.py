@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -20,7 +20,7 @@ from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
 from lightning_core.store.waits import Calls, Waits, Watchdogs, counted
-from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult, RolloutConfig, RolloutMode, TaskInput
+from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult
 from lightning_core.types.frozen import construct
 
 T = TypeVar("T")
@@ -28,26 +28,36 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-def make_request(
-    input: TaskInput,
-    mode: RolloutMode | None,
-    resources_id: str | None,
-    config: RolloutConfig | None,
-    metadata: Mapping[str, Any] | None,
-) -> EnqueueRolloutRequest:
+def takes_fields(
+    declared: Callable[P, Awaitable[R]],
+) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Give a method the signature of one of the interface's; what makes or changes a rollout becomes one mapping.
+
+    The method is called with the other arguments, and `fields`: the values of those that `EnqueueRolloutRequest` has.
+    """
+    signature = inspect.signature(declared)
+
+    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        @functools.wraps(declared)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            fields = {name: bound.arguments.pop(name) for name in EnqueueRolloutRequest.model_fields}
+            return await run(**bound.arguments, fields=fields)
+
+        return call
+
+    return decorate
+
+
+def make_request(fields: Mapping[str, Any]) -> EnqueueRolloutRequest:
     """Make a request for a rollout.
 
     Raises:
-        InvalidRequest: Names the argument that is wrong.
+        InvalidRequest: Names the field that is wrong.
     """
     try:
-        return EnqueueRolloutRequest(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=cast("dict[str, Any] | None", metadata),
-        )
+        return EnqueueRolloutRequest(**fields)
     except ValidationError as exc:
         raise InvalidRequest(first_fault(exc, shows_input=True)) from exc
 

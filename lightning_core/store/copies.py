@@ -9,7 +9,7 @@ from typing import Any
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import bare_rewards, shown_metadata
-from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
+from lightning_core.types import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.frozen import clone, construct
 from lightning_core.types.span import Event, TraceStatus, plain_attributes
 
@@ -50,8 +50,7 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def copy_config(config: RolloutConfig) -> RolloutConfig:
-    """Copy a rollout's limits."""
+def _copy_config(config: RolloutConfig) -> RolloutConfig:
     return clone(config, retry_condition=config.retry_condition.copy())
 
 
@@ -64,7 +63,7 @@ def copy_rollout(record: RolloutRecord) -> Rollout:
     """Copy the rollout of a record; an `AttemptedRollout` once it has an attempt."""
     if record.latest is not None:
         return copy_attempted(record, record.latest)
-    return clone(record.rollout, **_payloads(record.rollout))
+    return clone(record.rollout, **copy_fields(record.rollout))
 
 
 def copy_rollouts(records: Sequence[RolloutRecord]) -> list[Rollout]:
@@ -90,15 +89,15 @@ def _without_collections() -> Iterator[None]:
 def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     """Copy the rollout of a record together with one of its attempts."""
     rollout = record.rollout
-    fields = {**rollout.__dict__, **_payloads(rollout), "attempt": copy_attempt(attempt)}
+    fields = {**copy_fields(rollout), "attempt": copy_attempt(attempt)}
     return construct(AttemptedRollout, fields, rollout.__pydantic_fields_set__ | {"attempt"})
 
 
-def _payloads(rollout: Rollout) -> dict[str, Any]:
+def copy_fields(rollout: Rollout | EnqueueRolloutRequest) -> dict[str, Any]:
+    """Return copies of the fields of a rollout, or of a request for one."""
     return {
-        "input": copy_value(rollout.input),
-        "config": copy_config(rollout.config),
-        "metadata": copy_value(rollout.metadata),
+        name: _copy_config(value) if isinstance(value, RolloutConfig) else copy_value(value)
+        for name, value in rollout.__dict__.items()
     }
 
 

@@ -13,7 +13,7 @@ from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.rewards import Arrival, metadata_at_first, with_rewards_of
 from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
-from lightning_core.store.copies import copy_config, copy_value
+from lightning_core.store.copies import copy_fields
 from lightning_core.store.documents import Documents
 from lightning_core.store.requests import check_same, make_request_of, recall
 from lightning_core.store.tracking import MetricsBackend, counting, track_end
@@ -94,6 +94,7 @@ def _sends_heartbeats(worker: Document | None) -> bool:
 _ROLLOUT_FIELDS = set(Rollout.model_fields)
 _WORKER_FIELDS = set(Worker.model_fields)
 _DEFAULT_CONFIG = RolloutConfig()
+_NEW_ROLLOUT = {name: field.get_default() for name, field in Rollout.model_fields.items()}
 
 
 class Beginning(NamedTuple):
@@ -314,16 +315,15 @@ class Records:
         new = []
         for number, wanted in enumerate(requests):
             fields = {
+                **_NEW_ROLLOUT,
+                **copy_fields(wanted),
                 "rollout_id": make_id("ro", self._run_id, request_id, number),
-                "input": copy_value(wanted.input),
                 "start_time": now,
-                "end_time": None,
-                "mode": wanted.mode,
-                "resources_id": resources_id if wanted.resources_id is None else wanted.resources_id,
-                "status": "queuing",
-                "config": _DEFAULT_CONFIG if wanted.config is None else copy_config(wanted.config),
-                "metadata": copy_value(wanted.metadata),
             }
+            if wanted.config is None:
+                fields["config"] = _DEFAULT_CONFIG
+            if wanted.resources_id is None:
+                fields["resources_id"] = resources_id
             rollout = construct(Rollout, fields, _ROLLOUT_FIELDS)
             new.append(begin(RolloutRecord(self._run_id, rollout, requests=remembered)))
         if request is None:

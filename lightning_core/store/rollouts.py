@@ -19,6 +19,7 @@ from lightning_core.store.arguments import (
     make_request,
     make_requests,
     query_method,
+    takes_fields,
     validate_fields,
 )
 from lightning_core.store.base import UNSET, LightningStore, Unset
@@ -33,32 +34,22 @@ from lightning_core.types import (
     EnqueueRolloutRequest,
     PaginatedResult,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
     RolloutStatus,
-    TaskInput,
 )
 
 
 class ClaimPart(StorePart):
     """The queue, and what goes past it."""
 
+    @takes_fields(LightningStore.start_rollout)
     async def start_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        worker_id: str | None = None,
-        *,
-        request_id: str | None = None,
+        self, fields: Mapping[str, Any], worker_id: str | None, request_id: str | None
     ) -> AttemptedRollout:
         check_str("worker_id", worker_id)
         self._check_open()
-        wanted = make_request(input, mode, resources_id, config, metadata)
+        wanted = make_request(fields)
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
-        request = make_request_of(request_id, "start_rollout", input, mode)
+        request = make_request_of(request_id, "start_rollout", wanted.input, wanted.mode)
         [record] = await self._records.insert([wanted], request, begin=beginning.begin)
         check_began(beginning, record)
         await self._records.assign(beginning, [record])
@@ -145,18 +136,9 @@ class ClaimPart(StorePart):
 class RolloutPart(StorePart):
     """Units of work."""
 
-    async def enqueue_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Rollout:
-        request = make_request(input, mode, resources_id, config, metadata)
-        [rollout] = await self._enqueue([request], request_id)
+    @takes_fields(LightningStore.enqueue_rollout)
+    async def enqueue_rollout(self, fields: Mapping[str, Any], request_id: str | None) -> Rollout:
+        [rollout] = await self._enqueue([make_request(fields)], request_id)
         return rollout
 
     async def enqueue_many_rollouts(
@@ -175,30 +157,20 @@ class RolloutPart(StorePart):
         records, total = await self._backend.find(self._run_id, query)
         return make_page(copy_rollouts(records), query, total)
 
+    @takes_fields(LightningStore.update_rollout)
     async def update_rollout(
-        self,
-        rollout_id: str,
-        input: TaskInput | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: Mapping[str, Any] | Unset | None = UNSET,
-        *,
-        request_id: str | None = None,
+        self, rollout_id: str, fields: Mapping[str, Any], status: RolloutStatus | Unset, request_id: str | None
     ) -> Rollout:
         await self._look()
         validate_fields(Rollout, status=status)
-        fields = validate_fields(
-            Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
-        )
+        changed = validate_fields(Rollout, **fields)
 
         def change(record: RolloutRecord) -> RolloutRecord:
             if not isinstance(status, Unset):
                 record = lifecycle.set_rollout_status(record, self._clock.now(), status)
-            return lifecycle.with_fields(record, fields) if fields else record
+            return lifecycle.with_fields(record, changed) if changed else record
 
-        request = make_request_of(request_id, "update_rollout", input, mode, resources_id, status, config, metadata)
+        request = make_request_of(request_id, "update_rollout", status, *fields.values())
         return copy_rollout(await self._records.change(rollout_id, change, request=request))
 
     async def wait_for_rollouts(

@@ -13,7 +13,7 @@ from lightning_core.rewards import sound_final_reward
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.runner.base import StopEvent
 from lightning_core.runner.outcome import has_succeeded_by
-from lightning_core.runs.result import failed_hooks
+from lightning_core.runs.result import FAILED_HOOKS, failed_hooks
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.types import Attempt, AttemptedRollout
@@ -78,8 +78,11 @@ class RunnersSide:
         runner = self.make_runner()
         if self.trainer is not None:
             self.agent.set_trainer(self.trainer)
-        if self.proxy is not None and isinstance(runner, LitAgentRunner):
-            runner.mint_key = self.proxy.attempt_key
+        if isinstance(runner, LitAgentRunner):
+            if self.proxy is not None:
+                runner.mint_key = self.proxy.attempt_key
+            if self.trainer is None:  # it does not see what fails here
+                runner.statistics = self.statistics
         with runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=worker_id):
             await (runner.iter() if event is None else runner.iter(event=event))
 
@@ -94,10 +97,10 @@ class RunnersSide:
         staying = self.hooks.only(_stays)
         return _Onlookers(staying, self.agent) if any(map(staying.has, _HOOKS_OF_RUNNERS)) else None
 
-    @property
-    def failed_hooks(self) -> list[dict[str, Any]]:
-        """What plugins have failed at in this process, for its heartbeats; nothing where the trainer sees it itself."""
-        return [] if self.trainer is not None else [asdict(each) for each in failed_hooks([], self.hooks.failures)]
+    def statistics(self) -> dict[str, Any]:
+        """Return what plugins have failed at in this process, for the heartbeats of its workers."""
+        failed = [asdict(each) for each in failed_hooks([], self.hooks.failures)]
+        return {FAILED_HOOKS: failed} if failed else {}
 
     def __reduce__(self) -> Any:
         factory = self.make_runner

@@ -15,6 +15,10 @@ from lightning_core.types.frozen import construct, evolve
 _NO_LIMITS = RolloutConfig()
 _ROLLOUT_FIELDS = set(Rollout.model_fields)
 _ATTEMPT_FIELDS = set(Attempt.model_fields)
+_COLUMNS = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
+_TASK = ("input", "metadata", "config")
+_NEWER = {name: each.get_default() for name, each in Rollout.model_fields.items() if name not in _COLUMNS + _TASK}
+"""What belongs to the task since later versions, and what it is in tasks that were kept before."""
 
 
 def kept(record: RolloutRecord, before: RolloutRecord | None) -> RolloutRecord:
@@ -29,10 +33,10 @@ def kept(record: RolloutRecord, before: RolloutRecord | None) -> RolloutRecord:
     """
     rollout, old = record.rollout, before.rollout if before else None
     changed: dict[str, Any] = {}
-    if old is None or rollout.input is not old.input:
-        changed["input"] = as_json(rollout.input, f"the input of rollout {rollout.rollout_id}")
-    if rollout.metadata is not None and (old is None or rollout.metadata is not old.metadata):
-        changed["metadata"] = as_json(rollout.metadata, f"the metadata of rollout {rollout.rollout_id}")
+    for name in ("input", "metadata", *_NEWER):
+        value = getattr(rollout, name)
+        if value is not None and (old is None or value is not getattr(old, name)):
+            changed[name] = as_json(value, f"the {name} of rollout {rollout.rollout_id}")
     known = () if before is None else before.attempts
     attempts = tuple(
         attempt if attempt.metadata is None or any(attempt is other for other in known) else _kept_attempt(attempt)
@@ -45,13 +49,14 @@ def kept(record: RolloutRecord, before: RolloutRecord | None) -> RolloutRecord:
 
 def same_task(one: Rollout, other: Rollout) -> bool:
     """Whether two rollouts share what hardly ever changes."""
-    return one.input is other.input and one.metadata is other.metadata and one.config is other.config
+    return all(getattr(one, name) is getattr(other, name) for name in (*_TASK, *_NEWER))
 
 
 def task(rollout: Rollout) -> bytes:
     """Return what hardly ever changes of a rollout, as JSON."""
     config = None if rollout.config == _NO_LIMITS else rollout.config.model_dump(exclude_defaults=True)
-    return dumped([rollout.input, rollout.metadata, config])
+    newer = {name: getattr(rollout, name) for name in _NEWER}
+    return dumped([rollout.input, rollout.metadata, config, *([newer] if newer else [])])
 
 
 def state(record: RolloutRecord) -> bytes:
@@ -77,12 +82,14 @@ def decoded(run_id: str, fields: Mapping[str, Any], revision: int, *, task: byte
         state: What `state` has made.
     """
     attempts, lease_seconds, faults, requests = loaded(state)
-    input, metadata, config = loaded(task)
+    input, metadata, config, *newer = loaded(task)
     whole = {
+        **_NEWER,
         **fields,
         "input": input,
         "config": _NO_LIMITS if config is None else RolloutConfig(**config),
         "metadata": metadata,
+        **(newer[0] if newer else {}),
     }
     return RolloutRecord(
         run_id,

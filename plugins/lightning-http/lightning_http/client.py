@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
-from lightning_core.store.arguments import as_ids, as_int, as_timeout, make_request, make_requests
+from lightning_core.store.arguments import as_ids, as_int, as_timeout, make_request, make_requests, takes_fields
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, Unset
 from lightning_core.store.query import check_page
 from lightning_core.types import (
@@ -27,10 +27,7 @@ from lightning_core.types import (
     EnqueueRolloutRequest,
     PaginatedResult,
     Rollout,
-    RolloutConfig,
-    RolloutMode,
     Span,
-    TaskInput,
 )
 from lightning_core.types.span import plain_attributes
 from lightning_http import wire
@@ -408,18 +405,9 @@ class LightningStoreClient(_Complete):
 
     # Methods that are more than one request of the table
 
-    async def enqueue_rollout(
-        self,
-        input: TaskInput,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        request_id: str | None = None,
-    ) -> Rollout:
-        request = make_request(input, mode, resources_id, config, metadata)
-        return (await self.enqueue_many_rollouts([request], request_id=request_id))[0]
+    @takes_fields(LightningStore.enqueue_rollout)
+    async def enqueue_rollout(self, fields: Mapping[str, Any], request_id: str | None) -> Rollout:
+        return (await self.enqueue_many_rollouts([make_request(fields)], request_id=request_id))[0]
 
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None

@@ -1,19 +1,22 @@
 """Runner processes: kept going, replaced when they die, ended with the run; also with that of a store elsewhere."""
 
 import asyncio
+import base64
+import json
 import logging
 import multiprocessing
 import os
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import lightning_http as http
 from lightning_core.errors import (
@@ -31,9 +34,8 @@ from lightning_core.execution.pickling import packed
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store import LightningStore
 from lightning_http import child
-from lightning_http.channel import Channel, describe_exit
 from lightning_http.child import OVER_SECONDS, Report
-from lightning_http.logs import CarriedRecord, LogLevels
+from lightning_http.logs import log_settings, show
 from lightning_http.messages import RUNNER_KEY_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ _IMPORTED_ONCE = (
     "lightning_http.client",
 )
 """What every runner process needs: to import it takes most of its start."""
+
+_READ_BYTES = 65_536
 
 
 def process_context(method: StartMethod | None = None) -> BaseContext:
@@ -88,51 +92,57 @@ async def release(store: LightningStore, token: str, reason: str) -> None:
         logger.warning("lightning.rollouts_not_released workers=%s", token, exc_info=exc)
 
 
-class PooledProcess(Protocol):
-    """A process with runners, here or on another machine."""
+class PooledProcess(ABC):
+    """A process with runners, here or on another machine, watched from the running event loop.
 
-    token: str
-    """Is part of the ids of its workers."""
-    numbers: Sequence[int]
-    """Of its workers."""
-    report: Report | None
+    Args:
+        numbers: Of its workers.
+    """
+
+    report: Report | None = None
     """The last thing that it said."""
-    ended: asyncio.Future[None]
-    """Done when it has ended."""
 
-    @property
-    def exit_code(self) -> int | None:
-        """How it ended: 0 as it should; None where that is not known."""
-        ...
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+        self.token = secrets.token_hex(4)
+        """Is part of the ids of its workers."""
+        self.name = f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}"
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when it has ended."""
 
     @property
     def has_begun(self) -> bool:
         """Whether it came as far as to look for work."""
-        ...
+        return self.report is not None and self.report.kind != "broken"
 
+    @property
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """How it ended: 0 as it should, a signal as a negative number; None where that is not known."""
+
+    @abstractmethod
     async def start(self) -> None:
         """Start it."""
-        ...
 
+    @abstractmethod
     def stop(self) -> None:
         """Ask it to give back what it works on, and to end."""
-        ...
 
     def terminate(self) -> None:
         """Ask the system to end it."""
-        ...
+        self.kill()
 
+    @abstractmethod
     def kill(self) -> None:
-        """Let the system end it."""
-        ...
+        """Let the system end it, where it still runs."""
 
-    def describe_end(self) -> str:
-        """Say how it ended, in one line."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """Kill it where it still runs, and wait for that."""
-        ...
+
+    @abstractmethod
+    def describe_end(self) -> str:
+        """Say how it ended, in one line."""
 
 
 MakeProcess = Callable[[Sequence[int]], PooledProcess]
@@ -148,8 +158,8 @@ def process_maker(runner: RunnerBundle, store: LightningStore, *, context: BaseC
     return partial(RunnerProcess, context, [packed("the runners' side", runner), packed("the store", store)])
 
 
-class RunnerProcess:
-    """A process of this machine with runners, watched from the running event loop.
+class RunnerProcess(PooledProcess, asyncio.Protocol):
+    """A process of this machine with runners.
 
     Args:
         context: How processes are started.
@@ -158,17 +168,11 @@ class RunnerProcess:
     """
 
     def __init__(self, context: BaseContext, payload: Sequence[bytes], numbers: Sequence[int]) -> None:
-        self.token = secrets.token_hex(4)
-        self.numbers = numbers
-        self.name = f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}"
-        self.report: Report | None = None
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        super().__init__(numbers)
         self._context: Any = context
         self._payload = payload
-        self._channel = Channel(self._take)
+        self._unread = b""
         self._has_failed_to_show = False
-        self._watched: list[int] = []
 
     @property
     def pid(self) -> int | None:
@@ -178,42 +182,35 @@ class RunnerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended: an exit status, or a signal as a negative number."""
         code: int | None = self._process.exitcode
         return code
-
-    @property
-    def has_begun(self) -> bool:
-        return self.report is not None and self.report.kind != "broken"
 
     async def start(self) -> None:
         # A fork server has the environment of the moment when it began.
         environment = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(True)  # a default timeout of this process is not meant for it
-        with Connection(theirs.detach()) as connection:
-            await self._channel.open(ours)
-            self._process = self._context.Process(
-                target=child.main,
-                args=(connection, self.token, self.numbers, environment, LogLevels.here()),
-                name=self.name,
-            )
+        loop = asyncio.get_running_loop()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._socket.setblocking(False)
+            self._transport, _ = await loop.create_unix_connection(lambda: self, sock=self._socket)
+            arguments = (theirs, self.token, self.numbers, environment, log_settings())
+            self._process = self._context.Process(target=child.main, args=arguments, name=self.name)
             try:
                 with _without_interrupts():
                     self._process.start()
             except BaseException:
-                self._channel.abort()
+                self._transport.abort()
                 raise
-        self._watched = [self._process.sentinel, *child.pidfd(self._process.pid)]
+        self._watched: list[int] = [self._process.sentinel, *child.pidfd(self._process.pid)]
         for end in self._watched:
-            self._loop.add_reader(end, self._on_end)
-        self._channel.tell("begin", *self._payload)
+            loop.add_reader(end, self._on_end)
+        self._transport.writelines(base64.b64encode(each) + b"\n" for each in self._payload)
 
     def stop(self) -> None:
-        if self.has_begun:
-            self._channel.tell("stop")
-        else:
+        if not self.has_begun:
             self.terminate()
+        elif not self._transport.is_closing():
+            self._transport.write(b"!")
 
     def terminate(self) -> None:
         if not self.ended.done():
@@ -223,44 +220,55 @@ class RunnerProcess:
         if not self.ended.done():
             self._process.kill()
 
-    def describe_end(self) -> str:
-        said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
-        return f"{self.name} (process {self.pid}) ended with {describe_exit(self.exit_code)}{said}"
-
     def close(self) -> None:
         if not self.ended.done():
             self._process.kill()
             self._process.join()
             self._on_end()
 
-    def _take(self, name: str, arguments: tuple[Report | CarriedRecord]) -> None:
-        (said,) = arguments
-        if isinstance(said, Report):
-            self.report = said
-            return
-        try:
-            said.show()
-        except Exception as exc:  # of a handler or a filter of the program; what the process says counts all the same
-            self._tell_of_failure(exc)
+    def describe_end(self) -> str:
+        said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
+        code = self.exit_code
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"signal {signal.Signals(-code).name if -code in set(signal.Signals) else -code}"
+        return f"{self.name} (process {self.pid}) ended with {how}{said}"
 
-    def _tell_of_failure(self, error: Exception) -> None:
-        """Say once, where no handler of the program is asked, that its records are not shown."""
-        if not self._has_failed_to_show and logging.lastResort is not None:
-            text = f"lightning.record_not_shown process={self.name}; this is told once: %s"
-            info = (type(error), error, error.__traceback__)
-            logging.lastResort.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, text, (error,), info))
-        self._has_failed_to_show = True
+    def data_received(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "report" in said:
+                self.report = Report(**said["report"])
+            else:
+                self._show(said["record"])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._read_rest()  # a write that failed closes what has more to read
+
+    def _show(self, record: Mapping[str, Any]) -> None:
+        try:
+            show(record)
+        except Exception as exc:  # of a handler or a filter of the program; what the process says counts all the same
+            if not self._has_failed_to_show:
+                self._has_failed_to_show = True
+                sys.stderr.write(f"lightning.record_not_shown process={self.name}; this is told once: {exc}\n")
+
+    def _read_rest(self) -> None:
+        with suppress(OSError):  # nothing more has arrived
+            while data := self._socket.recv(_READ_BYTES):
+                self.data_received(data)
 
     def _on_end(self) -> None:
+        loop = self.ended.get_loop()
         for end in self._watched:
-            self._loop.remove_reader(end)
+            loop.remove_reader(end)
         for pidfd in self._watched[1:]:
             os.close(pidfd)
-        try:
-            self._channel.abort()
-        finally:
-            self._process.join()
-            self.ended.set_result(None)
+        self._read_rest()  # not until its end: a process that it forked may keep that open
+        self._transport.abort()
+        self._process.join()
+        self.ended.set_result(None)
 
 
 @contextmanager
@@ -284,19 +292,6 @@ RELEASE_SECONDS = 0.5
 """How long the end may be held up by giving back what was worked on: where that takes longer, leases have to do."""
 
 
-class Release(Protocol):
-    """Gives back what the workers of a dead process worked on."""
-
-    def __call__(self, token: str, reason: str) -> Awaitable[None]:
-        """Give it back.
-
-        Args:
-            token: Is part of the ids of these workers.
-            reason: How the process ended.
-        """
-        ...
-
-
 class RunnerPool:
     """A number of runner processes.
 
@@ -305,7 +300,7 @@ class RunnerPool:
         n_runners: How many processes.
         concurrency: How many runners in each of them.
         max_restarts: How many processes may be replaced.
-        release: Is called when a process has died.
+        release: Gives back what the workers of a dead process worked on, by its token, and by how it ended.
     """
 
     def __init__(
@@ -315,7 +310,7 @@ class RunnerPool:
         n_runners: int,
         concurrency: int,
         max_restarts: int,
-        release: Release,
+        release: Callable[[str, str], Awaitable[None]],
     ) -> None:
         n_runners = 0 if make is None else n_runners
         self._make = make

@@ -16,7 +16,6 @@ from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreCl
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.local import end_tasks, raise_failure, signal_run_end, wait_for_algorithm
 from lightning_core.model_proxy import KEY_VARIABLE
-from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore
 from lightning_core.types import Worker
 from lightning_http.child import run_here, worker_ids
@@ -361,13 +360,11 @@ class _RunnersHere:
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._token = secrets.token_hex(4)
-        self._prefix = worker_ids(self._token)
         self.tokens: Iterable[str] = (self._token,)
 
     async def run(self) -> None:
-        worker_prefix.set(self._prefix)
         try:
-            await run_here(self._runner, self._store, self._numbers, self._stop)
+            await run_here(self._runner, self._store, self._numbers, self._stop, prefix=worker_ids(self._token))
         finally:
             self._ended.set()
 

@@ -66,7 +66,7 @@ def die(task):
 
 @rollout
 def fork_and_die_once(task):
-    """Leave behind a process that has all that this one had, and die where nobody has died before."""
+    """Leave behind a process that has all that this one had, say so, and die where nobody has died before."""
     flag = Path(task)
     if flag.exists():
         return 1.0
@@ -75,6 +75,7 @@ def fork_and_die_once(task):
         time.sleep(600)
         os._exit(0)
     flag.write_text(str(forked))
+    logger.warning("forked %d", forked)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -169,13 +169,14 @@ def test_dead_runner_is_replaced_and_its_rollout_runs_again_at_once(tmp_path: Pa
     assert "lightning.runner_process_replaced runner 0" in caplog.text
 
 
-def test_death_is_seen_while_a_process_lives_that_the_runner_forked(tmp_path: Path):
+def test_death_is_seen_and_last_words_heard_while_a_process_lives_that_the_runner_forked(tmp_path: Path, caplog: Any):
     flag = tmp_path / "flag"
     store = InMemoryLightningStore(lease_seconds=600)
     try:
         assert run_agent("fork_and_die_once", [str(flag)], store=store) == [1.0]  # the fork lives for 600 s
     finally:
         os.kill(int(flag.read_text()), signal.SIGKILL)
+    assert f"forked {flag.read_text()}" in caplog.text
 
 
 def test_tracer_that_needs_lightning_legacy_ends_the_run_at_its_first_rollout():

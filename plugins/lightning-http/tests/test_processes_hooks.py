@@ -1,15 +1,12 @@
 """Plugins that fail in runner processes are in the result as those of this process are."""
 
-import asyncio
 from typing import Any
 
 import pytest
-from lightning_http.child import FAILED_HOOKS, ReportingStore
 from lightning_http.processes import ProcessesStrategy
 
 from lightning_core.execution import ExecutionStrategy, LocalStrategy
-from lightning_core.runs.result import FailedHook, failed_hooks
-from lightning_core.store import InMemoryLightningStore
+from lightning_core.runs.result import FAILED_HOOKS, FailedHook, failed_hooks
 from lightning_core.trainer import Trainer
 from lightning_core.types import Worker
 
@@ -63,61 +60,13 @@ def failed(count: int) -> list[dict[str, Any]]:
     return [{"plugin": "P", "hook": "h", "cause": "E: e", "count": count}] if count else []
 
 
-async def test_one_worker_of_a_process_tells_with_its_heartbeats_and_before_it_asks_for_work():
-    store = InMemoryLightningStore()
-    count = 0
-    reporting = ReportingStore(store, lambda: failed(count))
-
-    async def told() -> list[tuple[str, Any]]:
-        return [(each.worker_id, each.heartbeat_stats) for each in await store.query_workers()]
-
-    await reporting.update_worker("w-0", {"cpu": 1})
-    await reporting.update_worker("w-1", {"cpu": 2})
-    assert await told() == [("w-0", {"cpu": 1}), ("w-1", {"cpu": 2})]
-    count = 1
-    await reporting.dequeue_rollout("w-1")
-    assert await told() == [("w-0", {"cpu": 1, FAILED_HOOKS: failed(1)}), ("w-1", {"cpu": 2})]
-    count = 2
-    await reporting.update_worker("w-1", {"cpu": 3})
-    await reporting.update_worker("w-0", {"cpu": 4})
-    assert await told() == [("w-0", {"cpu": 4, FAILED_HOOKS: failed(2)}), ("w-1", {"cpu": 3})]
-    await reporting.dequeue_many_rollouts(worker_id="w-0")
-    assert len(await told()) == 2
-
-
-async def test_worker_without_heartbeats_is_not_given_a_lease():
-    store = InMemoryLightningStore()
-    reporting = ReportingStore(store, lambda: failed(1))
-    await store.enqueue_rollout("a")
-    await reporting.dequeue_rollout("w-0")
-    await reporting.tell()
-    (worker,) = await store.query_workers()
-    assert (worker.heartbeat_stats, worker.last_heartbeat_time) == (None, None)
-
-
 def test_plugin_that_cannot_be_loaded_is_counted_once_however_many_processes_there_are():
     unloaded = {"plugin": "P", "hook": None, "cause": "E: e", "count": 1}
     workers = [Worker(worker_id=f"w-{number}", heartbeat_stats={FAILED_HOOKS: [unloaded]}) for number in range(3)]
     assert failed_hooks([], [], workers=workers) == [FailedHook("P", None, "E: e", 1)]
 
 
-def test_counts_of_processes_add_up():
-    workers = [Worker(worker_id=f"w-{number}", heartbeat_stats={FAILED_HOOKS: failed(2)}) for number in range(3)]
-    assert failed_hooks([], [], workers=workers) == [FailedHook("P", "h", "E: e", 6)]
-
-
-def test_store_that_is_out_of_reach_is_left_to_the_claim(caplog: pytest.LogCaptureFixture):
-    store = InMemoryLightningStore()
-    count = 0
-
-    async def claim() -> None:
-        nonlocal count
-        reporting = ReportingStore(store, lambda: failed(count))
-        await reporting.update_worker("w-0", {})
-        count = 1
-        await store.aclose()
-        await reporting.dequeue_rollout("w-0")
-
-    with pytest.raises(Exception, match="closed"):
-        asyncio.run(claim())
-    assert "lightning.failed_hooks_not_told worker_id=w-0" in caplog.text
+def test_counts_of_processes_add_up_and_those_of_the_workers_of_one_are_the_same():
+    told = {"a-0": 2, "a-1": 1, "b-0": 2, "c-0": 3}
+    workers = [Worker(worker_id=each, heartbeat_stats={FAILED_HOOKS: failed(count)}) for each, count in told.items()]
+    assert failed_hooks([], [], workers=workers) == [FailedHook("P", "h", "E: e", 7)]

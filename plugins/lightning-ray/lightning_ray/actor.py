@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import multiprocessing.spawn
 import os
-import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from lightning_http.child import Report, report_error, report_failure, run_reporting, worker_ids
-from lightning_http.pool import KEY_VARIABLES
+from lightning_http.child import Report, report_error, report_failure, run_here, worker_ids
+from lightning_http.pool import KEY_VARIABLES, PooledProcess
 from ray.exceptions import RayError, RuntimeEnvSetupError
 
 from lightning_core.execution.base import RunnerBundle
@@ -70,14 +69,17 @@ class RunnerActor:
         """Run the runners until they have ended, the run has, or `stop` is called, and say why."""
         ending: list[Report] = []
         try:
-            await run_reporting(
-                self._runner,
-                self._store,
-                self._numbers,
-                self._stop,
-                prefix=worker_ids(self._token),
-                on_over=lambda: ending.append(Report("over")),
-            )
+            try:
+                await run_here(
+                    self._runner,
+                    self._store,
+                    self._numbers,
+                    self._stop,
+                    prefix=worker_ids(self._token),
+                    on_over=lambda: ending.append(Report("over")),
+                )
+            finally:
+                await self._store.aclose()
         except Exception as exc:
             return report_failure(exc)
         return ending[0] if ending else Report("ready")
@@ -115,8 +117,8 @@ def _import_program(program: Mapping[str, str]) -> None:
         del process._inheriting
 
 
-class ActorProcess:
-    """An actor with runners; see `lightning_http.pool.PooledProcess`.
+class ActorProcess(PooledProcess):
+    """An actor with runners.
 
     Args:
         actor: The class of it, as Ray has it, with its options.
@@ -125,25 +127,17 @@ class ActorProcess:
         numbers: Of its workers.
     """
 
+    exit_code: int | None = None
+
     def __init__(
         self, actor: Any, payload: Sequence[bytes], program: Mapping[str, str], numbers: Sequence[int]
     ) -> None:
-        self.token = secrets.token_hex(4)
-        self.numbers = numbers
-        self.name = f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}"
-        self.report: Report | None = None
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.exit_code: int | None = None
+        super().__init__(numbers)
         self._actor_class = actor
         self._payload = payload
         self._program = program
         self._node = ""
         self._error = ""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it came as far as to look for work."""
-        return self.report is not None and self.report.kind != "broken"
 
     async def start(self) -> None:
         """Ask Ray for it. It begins when a node has room."""
@@ -156,10 +150,6 @@ class ActorProcess:
             self._actor.stop.remote()
         else:
             self.kill()
-
-    def terminate(self) -> None:
-        """Let Ray end it."""
-        self.kill()
 
     def kill(self) -> None:
         """Let Ray end it."""
