@@ -1,6 +1,7 @@
 """What ran when its process was killed is queued again at once."""
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from lightning_http.observed import ObservedStore
@@ -70,7 +71,7 @@ async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock) -
 @pytest.mark.parametrize("wrapped", ["threaded", "observed"])
 async def test_a_store_that_hands_calls_on_hands_on_this_one_too(clock: FakeClock, wrapped: str) -> None:
     store = InMemoryLightningStore(clock=clock)
-    outer = LightningStoreThreaded(store) if wrapped == "threaded" else ObservedStore(store)
+    outer = LightningStoreThreaded(store) if wrapped == "threaded" else ObservedStore(store, AsyncMock())
     rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5))
     await store.dequeue_rollout("worker-0")
     await clock.advance(3600)

@@ -9,32 +9,28 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Router
 
-from lightning_core.errors import InvalidRequest, RegistryError, StoreError
+from lightning_core.errors import InvalidRequest, RegistryError
 from lightning_core.registry import default_registry
-from lightning_core.types import Attempt, Span
+from lightning_core.types import Span
 from lightning_http.auth import Role
-from lightning_http.call import explain
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PROMETHEUS_PATH, TRACES_PATH
-from lightning_http.operations import OPERATIONS, AnyRollout
 from lightning_http.routing import (
     ERRORS,
     WRONG_METHOD,
     ByAttempt,
     ByRunner,
     StoreAnswer,
-    headers_of,
     make_router,
     read_json_body,
-    request_id_of,
     serve,
 )
 from lightning_http.spans import SpansRequest, read_span, read_spans_request
-from lightning_http.table_routes import given_in, perform, table_routes
+from lightning_http.table_routes import table_routes
 from lightning_http.traces import ANSWERS, REQUEST, keep_traces
 
 _ABOUT = """
@@ -48,7 +44,7 @@ header `x-agl-request-id` can be repeated; it has one effect.
 store_routes = make_router()
 other_routes = APIRouter(responses=ERRORS)
 
-# Spans and updates
+# Spans
 
 _PLACE = "#/components/schemas/{model}-Input"
 _SPANS_SCHEMA = SpansRequest.model_json_schema(ref_template=_PLACE)
@@ -105,64 +101,6 @@ async def add_span(call: ByAttempt, request: Request) -> Response:
     call.identity.require_attempt(span.rollout_id, span.attempt_id)
     (marked,) = call.identity.mark([span])
     return StoreAnswer(await call.store.add_span(marked), 201)
-
-
-def _update(kind: str, **ids: Any) -> Any:
-    base = OPERATIONS[f"update_{kind}"].request or BaseModel
-    return create_model(f"{kind.title()}Update", __base__=base, request_id=(str | None, None), **ids)
-
-
-class UpdateManyRequest(BaseModel):
-    """Changes that are made one after the other, in this order: those of rollouts first."""
-
-    rollouts: list[_update("rollout", rollout_id=(str, ...))] = []  # type: ignore[valid-type]
-    attempts: list[_update("attempt", rollout_id=(str, ...), attempt_id=(str, ...))] = []  # type: ignore[valid-type]
-
-
-class RolloutOutcome(BaseModel):
-    """The result of one change: the record, or the error and its message."""
-
-    rollout: AnyRollout | None = None
-    error: str | None = None
-    message: str | None = None
-
-
-class AttemptOutcome(BaseModel):
-    """The result of one change: the record, or the error and its message."""
-
-    attempt: Attempt | None = None
-    error: str | None = None
-    message: str | None = None
-
-
-class UpdateManyOutcome(BaseModel):
-    """The result of each change, in the order of the request."""
-
-    rollouts: list[RolloutOutcome]
-    attempts: list[AttemptOutcome]
-
-
-@store_routes.post("/updates", response_model=UpdateManyOutcome)
-async def update_many(call: ByRunner, body: UpdateManyRequest) -> Response:
-    """Change many rollouts and attempts, each by itself; what is refused does not stop the others."""
-
-    async def change(kind: str, update: BaseModel) -> dict[str, Any]:
-        try:
-            changed = await perform(call, OPERATIONS[f"update_{kind}"], given_in(update))
-        except StoreError as exc:
-            _, answer = explain(exc)
-            return {kind: None, "error": answer["error"], "message": answer["message"]}
-        return {kind: changed, "error": None, "message": None}
-
-    rollouts = [await change("rollout", update) for update in body.rollouts]
-    return StoreAnswer({"rollouts": rollouts, "attempts": [await change("attempt", each) for each in body.attempts]})
-
-
-@store_routes.post("/rollouts/{rollout_id}/cancel", response_model=AnyRollout, openapi_extra=headers_of(changes=True))
-async def cancel_rollout(call: ByRunner, request: Request, rollout_id: str) -> Response:
-    """Cancel a rollout that has not ended. Idempotent."""
-    fields = {"rollout_id": rollout_id, "status": "cancelled", "request_id": request_id_of(request)}
-    return StoreAnswer(await perform(call, OPERATIONS["update_rollout"], fields))
 
 
 # The server

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Scope, Send
 
-from lightning_core.errors import AccessDenied, InvalidRequest, StoreError, StoreUnavailable
+from lightning_core.errors import AccessDenied, InvalidRequest, StoreError
 from lightning_core.store.base import LightningStore
 from lightning_core.types import PaginatedResult
 from lightning_http import wire
@@ -56,33 +56,26 @@ class Call:
         return cls(service, identity, service.view(own or asked))
 
     async def wait(
-        self,
-        request: Request,
-        work: Coroutine[Any, Any, T],
-        *,
-        poll_seconds: float | None,
-        until_drained: bool = False,
+        self, request: Request, work: Coroutine[Any, Any, T], end: asyncio.Event, *, poll_seconds: float | None
     ) -> tuple[bool, T | None]:
         """Await something that takes its time, as long as the client waits for it.
 
         Args:
             request: The request, whose body has been read.
             work: What to await; it is cancelled when it is not awaited any more.
+            end: Is not waited for longer than until this is set.
             poll_seconds: The longest time to wait, besides the server's own limit.
-            until_drained: Whether this is a wait for work, which ends as soon as the server begins to shut down.
 
         Returns:
             Whether it is done, and its result; False and None when it was cut short.
 
         Raises:
             ClientGone: When the client is.
-            StoreUnavailable: When the server shuts down.
         """
         limit = self.service.limits.max_wait_seconds
         seconds = limit if poll_seconds is None else min(poll_seconds, limit)
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_disconnected(request.receive))
-        end = self.service.draining if until_drained else self.service.closing
         ending = asyncio.ensure_future(end.wait())
         try:
             await asyncio.wait([task, gone, ending], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -92,8 +85,6 @@ class Call:
             return True, task.result()
         if gone.done() and not gone.cancelled():
             raise ClientGone
-        if end.is_set():
-            raise draining()
         return False, None
 
     @staticmethod
@@ -122,11 +113,6 @@ async def _end(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def draining() -> StoreUnavailable:
-    """Return the error of a server that shuts down."""
-    return StoreUnavailable("the store is shutting down")
 
 
 # Errors

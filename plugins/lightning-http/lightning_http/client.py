@@ -7,12 +7,11 @@ import os
 import secrets
 import threading
 import time
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, urlencode
 
 from lightning_core.deprecated import deprecated
@@ -42,59 +41,6 @@ if TYPE_CHECKING:
     from lightning_core.store.facade import StoreFacade as _Complete
 else:
     _Complete = LightningStore
-
-T = TypeVar("T")
-
-
-class ClosableWaits:
-    """The waits of one store, in whichever event loops."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ends: set[asyncio.Future[None]] = set()
-        self._closed = False
-
-    async def unless_closed(self, work: Coroutine[Any, Any, T], message: str) -> T:
-        """Await something.
-
-        Raises:
-            StoreClosed: With this message, when `close` was called in the meantime.
-        """
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise StoreClosed(message)
-            self._ends.add(end)
-        task: asyncio.Future[Any] = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            with self._lock:
-                self._ends.discard(end)
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        if task.cancelled():
-            raise StoreClosed(message)
-        result: T = task.result()
-        return result
-
-    def close(self) -> None:
-        """End all waits, from any thread."""
-        with self._lock:
-            self._closed = True
-            ends, self._ends = self._ends, set()
-        for end in ends:
-            loop = end.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_finish, end)
-
-
-def _finish(end: "asyncio.Future[None]") -> None:
-    if not end.done():
-        end.set_result(None)
-
 
 _MAX_WAIT_SECONDS = 1e9
 _MAX_ATTEMPT_KEYS = 4096
@@ -162,14 +108,10 @@ class LightningStoreClient(_Complete):
             request_seconds=request_seconds,
             first_backoff_seconds=first_backoff_seconds,
         )
-        self._begin(run_id, root=self)
-
-    def _begin(self, run_id: str | None, *, root: "LightningStoreClient") -> None:
         self._known_run_id = run_id
-        self._root = root
-        self._closed = False
-        self._pending = ClosableWaits()
-        self._own_views: weakref.WeakSet[LightningStoreClient] = weakref.WeakSet()
+        self._root = self
+        self._of_other_runs: list[LightningStoreClient] = []
+        """What `for_run` has made of this one, and of those; to be closed with it."""
         self._lock = threading.Lock()
         self._attempt_keys: OrderedDict[str, str] = OrderedDict()
 
@@ -215,12 +157,11 @@ class LightningStoreClient(_Complete):
         return self.run_id
 
     def for_run(self, run_id: str) -> "LightningStoreClient":
-        self._check_open()
-        view = LightningStoreClient.__new__(LightningStoreClient)
-        view._options, view._connection = self._options, self._connection
-        view._begin(run_id, root=self._root)
-        with self._root._lock:
-            self._root._own_views.add(view)
+        self._connection.check_open()
+        view = LightningStoreClient(self.url, run_id=run_id, **self._options)
+        view._root, view._connection.lease_seconds = self._root, self._connection.lease_seconds
+        with self._lock:
+            self._root._of_other_runs.append(view)
         return view
 
     @property
@@ -257,30 +198,15 @@ class LightningStoreClient(_Complete):
         await self.aclose()
 
     async def aclose(self) -> None:
-        if self._closed:
-            return
-        self._close_view()
-        if self._root is self:
-            with self._lock:
-                views = tuple(self._own_views)
-            for view in views:
-                view._close_view()
-            await self._connection.aclose()
+        with self._lock:
+            views, self._of_other_runs = self._of_other_runs, []
+        for each in views:
+            await each.aclose()
+        await self._connection.aclose()
 
     async def close(self) -> None:
         """The same as `aclose`, as agentlightning 0.3 calls it."""
         await self.aclose()
-
-    def _close_view(self) -> None:
-        self._closed = True
-        self._pending.close()
-
-    def _check_open(self) -> None:
-        if self._closed or self._root._closed:
-            raise StoreClosed(self._closed_message())
-
-    def _closed_message(self) -> str:
-        return f"the store of run {self._known_run_id or '(not known yet)'} is closed"
 
     # Requests
 
@@ -294,7 +220,6 @@ class LightningStoreClient(_Complete):
         extra_seconds: float = 0.0,
         repeated: Callable[[], bytes] | None = None,
     ) -> Answer:
-        self._check_open()
         payload = None if body is None else wire.encode(body)
         headers = {}
         if self._known_run_id is not None:
@@ -306,7 +231,7 @@ class LightningStoreClient(_Complete):
                 method, path, body=payload, headers=headers, extra_seconds=extra_seconds, repeated=repeated
             )
         except StoreClosed as exc:
-            raise StoreClosed(self._closed_message()) from exc
+            raise StoreClosed(f"the store of run {self._known_run_id or '(not known yet)'} is closed") from exc
         if self._known_run_id is None:
             self._known_run_id = answer.run_id
         return answer
@@ -373,27 +298,22 @@ class LightningStoreClient(_Complete):
         """Ask for something that takes its time, again and again until it is there or the time has passed."""
         poll_seconds, seconds = self._options["poll_seconds"], body[waits]
 
-        async def asking() -> Any:
-            left = None if seconds is None else min(max(seconds, 0.0), _MAX_WAIT_SECONDS)
-            until = None if left is None else time.monotonic() + left
-            while True:
-                asked = {**body, waits: left, "poll_seconds": poll_seconds}
-                answer = await self._ask(
-                    "POST",
-                    path,
-                    asked,
-                    request_id=request_id,
-                    extra_seconds=poll_seconds,
-                    repeated=functools.partial(
-                        wire.encode, {**asked, "poll_seconds": min(poll_seconds, _REPEATED_POLL_SECONDS)}
-                    ),
-                )
-                if not answer.is_pending:
-                    return answer.data()
-                left = None if until is None else max(until - time.monotonic(), 0.0)
-
-        self._check_open()
-        return await self._pending.unless_closed(asking(), self._closed_message())
+        left = None if seconds is None else min(max(seconds, 0.0), _MAX_WAIT_SECONDS)
+        until = None if left is None else time.monotonic() + left
+        while True:
+            asked = {**body, waits: left, "poll_seconds": poll_seconds}
+            soon = {**asked, "poll_seconds": min(poll_seconds, _REPEATED_POLL_SECONDS)}
+            answer = await self._ask(
+                "POST",
+                path,
+                asked,
+                request_id=request_id,
+                extra_seconds=poll_seconds,
+                repeated=functools.partial(wire.encode, soon),
+            )
+            if not answer.is_pending:
+                return answer.data()
+            left = None if until is None else max(until - time.monotonic(), 0.0)
 
     def _keep_key(self, claimed: Mapping[str, Any]) -> None:
         key = claimed.get("attempt_key")

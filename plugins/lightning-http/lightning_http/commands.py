@@ -1,6 +1,6 @@
 """`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
-import math
+import functools
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -20,21 +20,23 @@ PAGE_SIZE = 100
 """How many rollouts are read at once."""
 
 
-class _Store(click.Group):
-    """Takes `--tracker a b`, as 0.3 does: click's options have one value each time."""
+class _Text(click.ParamType):
+    """A text that is not empty, as that of a variable that is not set."""
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        for arg in args:
-            is_more = arg in _TRACKERS and len(spread) > 1 and spread[-1] in _TRACKERS and spread[-2] == "--tracker"
-            spread += ["--tracker", arg] if is_more else [arg]
-        return super().parse_args(context, spread)
+    name = "text"
 
-
-_TRACKERS = ("prometheus", "console")
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "":
+            option = "it" if param is None else param.opts[0]
+            raise ConfigError(f"{option} is empty; give a value, or leave {option} out")
+        return value
 
 
-@click.group(cls=_Store, invoke_without_command=True)
+_TEXT = _Text()
+_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+@click.group(invoke_without_command=True)
 @click.option(
     "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
 )
@@ -42,11 +44,12 @@ _TRACKERS = ("prometheus", "console")
 @click.option(
     "--uri",
     "--mongo-uri",
+    type=_TEXT,
     envvar="AGL_STORE_URI",
     help="The address of the backend's database; for those that have one. With a password, the variable AGL_STORE_URI "
     "is better: a command line can be seen.",
 )
-@click.option("--partition", "partition_id", help="The part of the database; for backends that have parts.")
+@click.option("--partition", "partition_id", type=_TEXT, help="The part of the database; for backends that have parts.")
 @click.option(
     "--set",
     "settings",
@@ -54,14 +57,22 @@ _TRACKERS = ("prometheus", "console")
     metavar="KEY=VALUE",
     help="Another option of the backend; may be given several times.",
 )
-@click.option("--run", "run_id", help="The run; without it, the latest that has not ended, or a new one.")
+@click.option("--run", "run_id", type=_TEXT, help="The run; without it, the latest that has not ended, or a new one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
-@click.option("--key", help="What clients have to say. The variable AGL_KEY is better: a command line can be seen.")
-@click.option("--runner-key", help="What runners may say instead: they can claim and report. Or AGL_RUNNER_KEY.")
+@click.option(
+    "--key", type=_TEXT, help="What clients have to say. The variable AGL_KEY is better: a command line can be seen."
+)
+@click.option(
+    "--runner-key", type=_TEXT, help="What runners may say instead: they can claim and report. Or AGL_RUNNER_KEY."
+)
 @click.option("--cors-origin", multiple=True, help="A web page's origin that may ask; may be given several times.")
 @click.option(
-    "--drain-seconds", default=10.0, show_default=True, help="How long running attempts may go on after SIGTERM."
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="How long running attempts may go on after SIGTERM.",
 )
 @click.option(
     "--log-level",
@@ -70,11 +81,11 @@ _TRACKERS = ("prometheus", "console")
     show_default=True,
     help="The least level of the logs to show.",
 )
-@click.option("--n-workers", type=click.IntRange(min=1), help="Without effect: one process serves.")
+@click.option("--n-workers", type=_AT_LEAST_ONE, help="Without effect: one process serves.")
 @click.option(
     "--tracker",
     multiple=True,
-    type=click.Choice(_TRACKERS),
+    type=click.Choice(["prometheus", "console"]),
     help="What else gets the counts of GET /metrics: console, which is in lightning-legacy, writes a line of them from "
     "time to time. Prometheus always reads them.",
 )
@@ -127,17 +138,6 @@ def store(
     from lightning_http.metrics import PrometheusMetricsBackend
     from lightning_http.server import LightningStoreServer
 
-    for name, given, kind in (
-        ("--key", key, "key"),
-        ("--runner-key", runner_key, "key"),
-        ("--run", run_id, "run"),
-        ("--uri", uri, "address"),
-        ("--partition", partition_id, "name"),
-    ):
-        if given == "":
-            raise ConfigError(f"{name} is empty; give {'an' if kind == 'address' else 'a'} {kind}, or leave {name} out")
-    if not 0 <= drain_seconds < math.inf:
-        raise ConfigError(f"--drain-seconds is {drain_seconds:g}; it is a number of seconds, 0 or more")
     for origin in cors_origin:
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
@@ -156,7 +156,8 @@ def store(
     counts: MetricsBackend = PrometheusMetricsBackend()
     if "console" in tracker:
         former = importlib.import_module("lightning_core.utils.metrics")  # of lightning-legacy
-        counts = former.MultiMetricsBackend([counts, former.ConsoleMetricsBackend(write=_tell)])
+        console = former.ConsoleMetricsBackend(write=functools.partial(click.echo, err=True))
+        counts = former.MultiMetricsBackend([counts, console])
     defaults["tracker"] = counts
 
     async def serve() -> None:
@@ -258,8 +259,6 @@ def compact(source: str, backend: str, content_days: float | None, also_resumabl
     from lightning_core.registry import default_registry
     from lightning_core.runs.folder import RunFolder, find_run, runs_in
 
-    if content_days is not None and not math.isfinite(content_days):
-        raise ConfigError(f"--content-days is {content_days}; it is a number of days")
     if also_resumable and content_days is None:
         raise ConfigError("--all goes with --content-days DAYS")
     make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
@@ -347,10 +346,6 @@ async def _drop_content(
     return dropped
 
 
-def _tell(line: str) -> None:
-    click.echo(line, err=True)
-
-
 def _options(settings: Iterable[str]) -> dict[str, Any]:
     """Read options of the backend. No value is shown: it may be a secret."""
     from lightning_core.config.files import YamlFault, read_yaml  # late, as all that takes its time
@@ -370,11 +365,25 @@ def _options(settings: Iterable[str]) -> dict[str, Any]:
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
-@click.option("--key", help="What to say to it. The variable AGL_KEY is better: a command line can be seen.")
-@click.option("--run", "run_id", help="The run; without it, the one that is served there.")
-@click.option("--n-runners", default=1, show_default=True, help="How many processes to start.")
-@click.option("--concurrency", default=1, show_default=True, help="How many rollouts each process runs at once.")
-@click.option("--max-restarts", default=10, show_default=True, help="How many processes to replace when they die.")
+@click.option(
+    "--key", type=_TEXT, help="What to say to it. The variable AGL_KEY is better: a command line can be seen."
+)
+@click.option("--run", "run_id", type=_TEXT, help="The run; without it, the one that is served there.")
+@click.option("--n-runners", type=_AT_LEAST_ONE, default=1, show_default=True, help="How many processes to start.")
+@click.option(
+    "--concurrency",
+    type=_AT_LEAST_ONE,
+    default=1,
+    show_default=True,
+    help="How many rollouts each process runs at once.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many processes to replace when they die.",
+)
 @click.option(
     "--set",
     "overrides",
@@ -412,16 +421,6 @@ def worker(
     from lightning_core.config import load_job
     from lightning_http.pool import join_run, process_context, process_maker
 
-    for name, number, least in (
-        ("--n-runners", n_runners, 1),
-        ("--concurrency", concurrency, 1),
-        ("--max-restarts", max_restarts, 0),
-    ):
-        if number < least:
-            raise ConfigError(f"{name} is {number}; it is a whole number from {least} on")
-    for option, given, kind in (("--key", key, "key"), ("--run", run_id, "run")):
-        if given == "":
-            raise ConfigError(f"{option} is empty; give a {kind}, or leave {option} out")
     show_warnings(context)
     # What belongs to the algorithm's side is neither needed nor made.
     datasets = ("train_dataset=null", "val_dataset=null", "test_dataset=null")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import threading
 import time
 import weakref
@@ -13,18 +14,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from pydantic_core import from_json
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
 from yarl import URL
 
 from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
-from lightning_http.messages import (
-    ERRORS,
-    LEASE_HEADER,
-    PENDING_HEADER,
-    PREFIX,
-    RETRIED_STATUSES,
-    RUN_HEADER,
-)
+from lightning_http.messages import ERRORS, LEASE_HEADER, PENDING_HEADER, PREFIX, RETRIED_STATUSES, RUN_HEADER
 
 _CONNECT_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
@@ -219,58 +212,41 @@ class Connection:
         sent = {**self._headers, **headers}
         if body is not None:
             sent["content-type"] = "application/json"
-        timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=5.0)
-        began, first_seconds = time.monotonic(), self._first_backoff_seconds
-        try:
+        timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=_CONNECT_SECONDS)
+        began, backoff_seconds = time.monotonic(), self._first_backoff_seconds
+        while True:
             try:
-                return await self._try(method, url, body, sent, timeout)
+                return await self._ask(method, url, body, sent, timeout)
             except _OutOfReach as exc:
-                first = exc
+                now = time.monotonic()
                 if repeated is not None:
-                    body, began = repeated(), time.monotonic()  # it was no outage as long as the server waited
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(_OutOfReach),
-                stop=self._has_given_up,
-                wait=wait_exponential(multiplier=first_seconds, max=_LONGEST_BACKOFF_SECONDS)
-                + wait_random(0, first_seconds),
-                before_sleep=self._log_outage,
-                reraise=True,
-            ):
-                with attempt:
-                    if attempt.retry_state.attempt_number == 1:
-                        raise first  # the try above: most requests never come here
-                    return await self._try(method, url, body, sent, timeout)
-        except _OutOfReach as exc:
-            seconds = max(time.monotonic() - began, self._failing_seconds())
-            raise StoreUnavailable(f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}") from exc
-        raise AssertionError("a retry either returns or raises")
+                    body, repeated, began = repeated(), None, now  # it was no outage as long as the server waited
+                seconds = max(now - began, self._record_failure(now))
+                if seconds >= self._retry_seconds:
+                    raise StoreUnavailable(
+                        f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}"
+                    ) from exc
+                self._log_outage(now - began, exc)
+            await asyncio.sleep(backoff_seconds + random.uniform(0, self._first_backoff_seconds))
+            backoff_seconds = min(2 * backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
-    def _has_given_up(self, state: RetryCallState) -> bool:
-        """Whether a request, or all of them together, have failed for so long that one more try is of no use."""
-        return max(state.seconds_since_start or 0.0, self._failing_seconds()) >= self._retry_seconds
-
-    def _failing_seconds(self) -> float:
-        failing = self._failing
-        return 0.0 if failing is None else failing[1] - failing[0]
-
-    def _record_failure(self) -> None:
-        now, failing = time.monotonic(), self._failing
+    def _record_failure(self, now: float) -> float:
+        """Return for how long all requests together have failed."""
+        first, newest = self._failing or (now, now)
         # A failure of long ago is not part of this outage: there was no request in between.
-        is_new = failing is None or now - failing[1] > self._retry_seconds
-        self._failing = (now if failing is None or is_new else failing[0], now)
+        self._failing = first, _ = (first if now - newest <= self._retry_seconds else now), now
+        return now - first
 
-    def _log_outage(self, state: RetryCallState) -> None:
+    def _log_outage(self, seconds: float, error: _OutOfReach) -> None:
         """Log once that the server is out of reach, unless that has only just begun."""
-        lasted = state.seconds_since_start or 0.0
-        if self._out_of_reach_since is not None or lasted < min(_LOGGED_AFTER_SECONDS, self._retry_seconds / 10):
-            return
-        self._out_of_reach_since = time.monotonic() - lasted
-        logger.warning(
-            "lightning.store_out_of_reach url=%s: %s; each request is repeated for %g s",
-            self.url,
-            state.outcome.exception() if state.outcome is not None else "no answer",
-            self._retry_seconds,
-        )
+        if self._out_of_reach_since is None and seconds >= min(_LOGGED_AFTER_SECONDS, self._retry_seconds / 10):
+            self._out_of_reach_since = time.monotonic() - seconds
+            logger.warning(
+                "lightning.store_out_of_reach url=%s: %s; each request is repeated for %g s",
+                self.url,
+                error,
+                self._retry_seconds,
+            )
 
     def _log_end_of_outage(self) -> None:
         since, self._out_of_reach_since = self._out_of_reach_since, None
@@ -278,20 +254,19 @@ class Connection:
             seconds = round(time.monotonic() - since, 1)
             logger.warning("lightning.store_reached_again url=%s after_seconds=%s", self.url, seconds)
 
-    async def _try(
-        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
-    ) -> Answer:
-        try:
-            return await self._ask(method, url, body, headers, timeout)
-        except _OutOfReach:
-            self._record_failure()
-            raise
+    def check_open(self) -> None:
+        """Return if there may be requests.
+
+        Raises:
+            StoreClosed: After `aclose`.
+        """
+        if self.closed:
+            raise StoreClosed(f"the client of the store at {self.url} is closed")
 
     async def _ask(
         self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> Answer:
-        if self.closed:
-            raise StoreClosed(f"the client of the store at {self.url} is closed")
+        self.check_open()
         session = await self._sessions.current()
         try:
             async with session.request(
@@ -301,12 +276,10 @@ class Connection:
         except TimeoutError as exc:
             raise _OutOfReach(f"no answer within {timeout.total:g} s") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            if self.closed:
-                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+            self.check_open()
             raise _OutOfReach(str(exc) or type(exc).__name__) from exc
-        except RuntimeError as exc:  # what aiohttp says of a session that was closed meanwhile
-            if self.closed:
-                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+        except RuntimeError:  # what aiohttp says of a session that was closed meanwhile
+            self.check_open()
             raise
         if response.status not in RETRIED_STATUSES and self._failing is not None:
             self._failing = None

@@ -1,9 +1,9 @@
-"""The store as it is served to runners: they are told when the run has ended, and others how their work goes."""
+"""Tells plugins that stay with the algorithm how rollouts go that run elsewhere."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from lightning_core.errors import NotFound, StoreClosed, StoreError
@@ -13,12 +13,6 @@ from lightning_core.store.threaded import ForwardingStore
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
-
-BACK_SECONDS = 2.0
-"""How long after its last report a worker may come back for more work; one that does not has left."""
-
-LOOK_SECONDS = 0.2
-"""How often to look who has left, once the run has ended."""
 
 
 class RolloutObserver(Protocol):
@@ -34,124 +28,34 @@ class RolloutObserver(Protocol):
 
 
 class ObservedStore(ForwardingStore):
-    """Hands everything to a store, and knows which workers have not heard yet that the run has ended.
+    """Hands everything to a store, and tells an observer of claims and of reports before it answers them.
 
     Args:
         store: The store.
-        observer: Is told of claims and of reports; each is answered when it has been told. None for no observer.
+        observer: Is told.
     """
 
-    def __init__(self, store: LightningStore, observer: RolloutObserver | None = None) -> None:
+    def __init__(self, store: LightningStore, observer: RolloutObserver) -> None:
         self._store = store
         self._observer = observer
-        self._has_ended = False
-        self._working: dict[str, set[str]] = {}
-        """The workers that have claimed something and have not come back, with the attempts that they have not
-        reported on."""
-        self._reported: dict[str, float] = {}
-        """When those of them that have reported on all did so, in the time of the event loop."""
-        self._gone: list[str] = []
-        """What tells the ids of dead workers."""
-        self._asking = 0
-        """How many claims are under way."""
-        self._all_told = asyncio.Event()
+        self._running: set[str] = set()
+        """The attempts of which it was told that they have begun, and not that they have ended."""
 
     def target(self) -> LightningStore:
         return self._store
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
-        if name in ("dequeue_rollout", "dequeue_many_rollouts"):
-            claimed = await self._take(arguments)
-            return claimed if name == "dequeue_many_rollouts" else next(iter(claimed), None)
-        if name == "end_run":
-            self._has_ended = True
         answer = await super()._call(name, arguments)
-        if name == "begin_run":
-            self._has_ended = False
-        if name == "end_run":
-            self._look_who_is_left()
-        return await self._told(answer) if name in ("update_attempt", "report_fault") else answer
-
-    async def all_told(self) -> None:
-        """Return when all have heard of the end who wait for work, or come back from what they had claimed.
-
-        A worker that has reported and does not come back has left, as one does that has reached its `max_rollouts`.
-        One whose attempt was taken from it is not waited for.
-        """
-        await self._forget_lost()
-        while not self._all_told.is_set():
-            oldest = asyncio.get_running_loop().time() - BACK_SECONDS
-            self._forget([each for each, reported in self._reported.items() if reported <= oldest])
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._all_told.wait()
-
-    def forget(self, token: str) -> None:
-        """Record that the workers whose ids contain a token do not come back."""
-        self._gone.append(token)
-        self._forget([each for each in self._working if token in each])
-
-    def is_executing(self, token: str) -> bool:
-        """Whether one of the workers whose ids contain a token has not reported on what it claimed."""
-        return any(attempts and token in worker_id for worker_id, attempts in self._working.items())
-
-    async def _take(self, arguments: dict[str, Any]) -> Sequence[AttemptedRollout]:
-        worker_id = arguments.get("worker_id")
-        if worker_id is not None:
-            self._working.pop(worker_id, None)
-            self._reported.pop(worker_id, None)
-        self._asking += 1
-        try:
-            claimed: Sequence[AttemptedRollout] = await super()._call("dequeue_many_rollouts", arguments)
-            if worker_id is not None and any(token in worker_id for token in self._gone):
-                await self._take_back(claimed)
-                return []
-        finally:
-            # From here on to the answer nothing is waited for: a server that stops now still gives it.
-            self._asking -= 1
-            self._look_who_is_left()
-        if claimed and worker_id is not None:
-            self._working[worker_id] = {rollout.attempt.attempt_id for rollout in claimed}
-        if self._observer is not None:
-            for rollout in claimed:
-                await self._observer.began(rollout)
-        return claimed
-
-    async def _told(self, attempt: Attempt) -> Attempt:
-        """Tell the observer of an attempt that has ended, once."""
-        unreported = self._working.get(attempt.worker_id or "", set())
-        if attempt.status not in ACTIVE_ATTEMPT and attempt.attempt_id in unreported:
-            unreported.remove(attempt.attempt_id)
-            if not unreported and attempt.worker_id is not None:
-                self._reported[attempt.worker_id] = asyncio.get_running_loop().time()
-            if self._observer is not None:
-                await self._observer.ended(self._store, attempt)
-        return attempt
-
-    async def _take_back(self, claimed: Sequence[AttemptedRollout]) -> None:
-        """Queue again what was claimed by a request that its worker's death has overtaken."""
-        for rollout in claimed:
-            await self._store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, "its worker has died")
-
-    async def _forget_lost(self) -> None:
-        """Stop waiting for workers that lost their attempt: its lease lapsed, or its time was up."""
-        if any(self._working.values()):
-            try:
-                workers = await self._store.query_workers()
-            except StoreError as exc:  # such as closed, by the algorithm; the wait has an end anyway
-                logger.info("lightning.workers_not_known run_id=%s: %s", self._store.run_id, exc)
-            else:
-                self._forget([each.worker_id for each in workers if each.status == "unknown"])
-
-    def _forget(self, worker_ids: Iterable[str]) -> None:
-        for worker_id in worker_ids:
-            self._working.pop(worker_id, None)
-            self._reported.pop(worker_id, None)
-        self._look_who_is_left()
-
-    def _look_who_is_left(self) -> None:
-        if self._has_ended and not self._working and not self._asking:
-            self._all_told.set()
+        if name in ("dequeue_rollout", "dequeue_many_rollouts"):
+            for claimed in answer if name == "dequeue_many_rollouts" else filter(None, [answer]):
+                self._running.add(claimed.attempt.attempt_id)
+                await self._observer.began(claimed)
+        elif name in ("update_attempt", "report_fault") and answer.status not in ACTIVE_ATTEMPT:
+            was_running = answer.attempt_id in self._running
+            self._running.discard(answer.attempt_id)
+            if was_running:
+                await self._observer.ended(self._store, answer)
+        return answer
 
 
 FOLLOW_SECONDS = 1.0

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -113,8 +114,7 @@ def failure(message: str, media_type: str) -> bytes:
     """Return the body of an answer that is an error: a `google.rpc.Status` with this message."""
     if media_type != PROTOBUF:
         return json.dumps({"message": message}).encode()
-    text = message.encode()
-    return b"\x12" + _varint(len(text)) + text  # field 2 of the message, a string
+    return bytes(ExportTracePartialSuccess(error_message=message).SerializeToString())  # has it in the same field
 
 
 def _problem(span: Any, rollout_id: Any, attempt_id: Any, sequence_id: int | None) -> str | None:
@@ -204,14 +204,6 @@ def _value(value: Any) -> Any:
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode("ascii")
     return getattr(value, kind)
-
-
-def _varint(number: int) -> bytes:
-    parts = []
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*parts, number])
 
 
 # In OTLP's JSON ids are hexadecimal, whereas protobuf's own JSON has bytes in base64.

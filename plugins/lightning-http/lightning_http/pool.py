@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import resource_tracker
@@ -350,22 +350,18 @@ class RunnerPool:
                     await self._replace(process)
 
     async def stop(
-        self,
-        *,
-        graceful_seconds: float,
-        terminate_seconds: float,
-        has_to_be_told: Callable[[str], bool] = lambda token: True,
+        self, graceful_seconds: float, terminate_seconds: float, *, busy: Collection[str] | None = None
     ) -> None:
         """End all processes: ask them, then terminate them, then kill them.
 
         Args:
             graceful_seconds: How long they may take to end once they are asked.
             terminate_seconds: How long after they are terminated.
-            has_to_be_told: Whether a process with this token has to be asked; else it hears of the end from the store.
+            busy: The workers that execute something; the others hear of the end from the store. None to ask all.
         """
 
         def ask(process: PooledProcess) -> None:
-            if not process.has_begun or has_to_be_told(process.token):
+            if not process.has_begun or busy is None or any(process.token in worker_id for worker_id in busy):
                 process.stop()
 
         self._is_stopping = True
@@ -516,7 +512,7 @@ async def join_run(
             await pool.run()
         finally:
             try:
-                await pool.stop(graceful_seconds=graceful_seconds, terminate_seconds=terminate_seconds)
+                await pool.stop(graceful_seconds, terminate_seconds)
             finally:
                 pool.close()
 

@@ -5,14 +5,15 @@ import logging
 import multiprocessing
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 import lightning_http as http
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
+from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed, StoreError
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.local import end_tasks, raise_failure, signal_run_end, wait_for_algorithm
 from lightning_core.model_proxy import KEY_VARIABLE
@@ -57,6 +58,12 @@ INTERRUPTED_SECONDS = 1.0
 
 LOOK_SECONDS = 1.0
 """How often to look who works elsewhere, once all runners of this process have ended."""
+
+BACK_SECONDS = 2.0
+"""How long after its last report a worker elsewhere may come back for more work; one that does not has left."""
+
+BACK_LOOK_SECONDS = 0.2
+"""How often to look who has left, once the run has ended."""
 
 SILENT_SECONDS = 60.0
 """How long nothing may be heard of a runner elsewhere that has no work, before it counts as gone: it asks for work, or
@@ -205,23 +212,21 @@ class ProcessesStrategy(ExecutionStrategy):
                 logger.info("lightning.nothing_to_join: %s", exc)
             return
         await store.begin_run()
-        async with self._shared(store, runner) as shared:
-            runners = self._runners(runner, shared)
+        async with self._reachable(store, runner) as (known, for_runners):
+            runners = self._runners(runner, known, for_runners)
             leader = asyncio.create_task(algorithm(store), name="algorithm")
             working = asyncio.create_task(runners.run(), name="runner processes")
             try:
-                await self._watch(leader, working, shared, runners)
+                await self._watch(leader, working, known, runners)
             except BaseException as exc:
-                await self._end(leader, working, shared, runners, raised=exc)
+                await self._end(leader, working, known, runners, raised=exc)
                 raise
-            await self._end(leader, working, shared, runners)
+            await self._end(leader, working, known, runners)
+            if self.serves(store):
+                await _while_others_come_back(known, runners.tokens, self.graceful_timeout)
 
     async def _watch(
-        self,
-        leader: "asyncio.Task[None]",
-        working: "asyncio.Task[None]",
-        shared: "_Shared",
-        runners: "_Runners",
+        self, leader: "asyncio.Task[None]", working: "asyncio.Task[None]", store: LightningStore, runners: "_Runners"
     ) -> None:
         """Return when the algorithm has ended."""
         await asyncio.wait({leader, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -229,58 +234,59 @@ class ProcessesStrategy(ExecutionStrategy):
             raise_failure(working)
             if self.role == "algorithm":
                 await asyncio.wait({leader})
-            await _while_others_work(leader, shared.store, runners.tokens)
-            await wait_for_algorithm(leader, shared.store, self.n_runners * self.concurrency)
+            await _while_others_work(leader, store, runners.tokens)
+            await wait_for_algorithm(leader, store, self.n_runners * self.concurrency)
         raise_failure(leader)
 
     async def _end(
         self,
         leader: "asyncio.Task[None]",
         working: "asyncio.Task[None]",
-        shared: "_Shared",
+        store: LightningStore,
         runners: "_Runners",
         *,
         raised: BaseException | None = None,
     ) -> None:
-        graceful, terminate, has_to_be_told = self.graceful_timeout, self.terminate_timeout, shared.has_to_be_told
-        if raised is not None:
-            graceful, terminate, has_to_be_told = min(graceful, INTERRUPTED_SECONDS), 0.0, lambda token: True
         try:
-            telling = asyncio.create_task(shared.signal_run_end(raised), name="word of the end")
+            telling = asyncio.create_task(signal_run_end(store, raised=raised), name="word of the end")
             leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
-            await runners.stop(graceful_seconds=graceful, terminate_seconds=terminate, has_to_be_told=has_to_be_told)
+            if raised is None:
+                await telling
+                # Those that wait for work have heard of the end.
+                await runners.stop(self.graceful_timeout, self.terminate_timeout, busy=await _busy_workers(store))
+            else:
+                await runners.stop(min(self.graceful_timeout, INTERRUPTED_SECONDS), 0.0)
             await leading
             await telling
-            shared.forget(runners.tokens)
-            # Those who have claimed something elsewhere hear of the end when they come back.
-            await shared.all_told(graceful)
         finally:
             runners.close()
             await end_tasks([working], raised=raised)
 
-    def _runners(self, runner: RunnerBundle, shared: "_Shared") -> "_Runners":
+    def _runners(self, runner: RunnerBundle, store: LightningStore, for_runners: LightningStore) -> "_Runners":
         if self.main_process == "runner":
-            return _RunnersHere(runner, shared.for_runners, range(self.concurrency))
+            return _RunnersHere(runner, for_runners, range(self.concurrency))
         return RunnerPool(
-            None if self.role == "algorithm" else self.process_maker(runner, shared.for_runners),
+            None if self.role == "algorithm" else self.process_maker(runner, for_runners),
             n_runners=self.n_runners,
             concurrency=self.concurrency,
             max_restarts=self.max_restarts,
-            release=shared.release,
+            release=partial(release, store),
         )
 
     @asynccontextmanager
-    async def _shared(self, store: LightningStore, runner: RunnerBundle) -> "AsyncIterator[_Shared]":
-        """Make the store one that runners reach, during the block."""
+    async def _reachable(
+        self, store: LightningStore, runner: RunnerBundle
+    ) -> AsyncIterator[tuple[LightningStore, LightningStore]]:
+        """Give, during the block, the store whose changes an observer sees, and the one that runners reach."""
         # A runner in this process tells the plugins that stay here by itself.
         observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
         if not self.serves(store):
             async with following(store, observer):
                 if isinstance(store, http.LightningStoreServer):
                     async with store.client_of_runners() as client:
-                        yield _Shared(store, None, client)
+                        yield store, client
                 else:
-                    yield _Shared(store, None, store)
+                    yield store, store
             return
         from lightning_http.web_pages import is_loopback  # late: runner processes have no use for a server
 
@@ -296,7 +302,7 @@ class ProcessesStrategy(ExecutionStrategy):
             key = runner_key = ""  # runners that are started elsewhere on this machine could not know a key made here
         else:
             key, runner_key = key or secrets.token_urlsafe(32), runner_key or secrets.token_urlsafe(32)
-        observed = ObservedStore(store, observer)
+        observed = store if observer is None else ObservedStore(store, observer)
         server = http.LightningStoreServer(
             observed,
             self.server_host,
@@ -310,44 +316,8 @@ class ProcessesStrategy(ExecutionStrategy):
             client = http.LightningStoreClient(
                 server.url, key=runner_key, run_id=store.run_id, retry_seconds=RETRY_SECONDS
             )
-            try:
-                yield _Shared(store, observed, client)
-            finally:
-                await client.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A store, and how runners reach it."""
-
-    store: LightningStore
-    observed: ObservedStore | None
-    """What is served; None where it is not served here."""
-    for_runners: LightningStore
-
-    async def release(self, token: str, reason: str) -> None:
-        await release(self.observed or self.store, token, reason)
-        if self.observed is not None:
-            self.observed.forget(token)
-
-    async def signal_run_end(self, raised: BaseException | None) -> None:
-        await signal_run_end(self.observed or self.store, raised=raised)
-
-    def has_to_be_told(self, token: str) -> bool:
-        """Whether workers do not soon hear of the end from the store."""
-        return self.observed is None or self.observed.is_executing(token)
-
-    def forget(self, tokens: Iterable[str]) -> None:
-        """Record that these workers have ended and do not come back."""
-        if self.observed is not None:
-            for token in tokens:
-                self.observed.forget(token)
-
-    async def all_told(self, seconds: float) -> None:
-        if self.observed is not None:
-            told = asyncio.create_task(self.observed.all_told(), name="runners elsewhere")
-            await asyncio.wait({told}, timeout=seconds)
-            told.cancel()
+            async with aclosing(client):
+                yield observed, client
 
 
 class _RunnersHere:
@@ -369,9 +339,9 @@ class _RunnersHere:
             self._ended.set()
 
     async def stop(
-        self, *, graceful_seconds: float, terminate_seconds: float, has_to_be_told: Callable[[str], bool]
+        self, graceful_seconds: float, terminate_seconds: float, *, busy: Iterable[str] | None = None
     ) -> None:
-        if has_to_be_told(self._token):
+        if busy is None or any(self._token in worker_id for worker_id in busy):
             self._stop.set()
         ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
         await asyncio.wait({ended}, timeout=graceful_seconds)
@@ -382,6 +352,41 @@ class _RunnersHere:
 
 
 _Runners = RunnerPool | _RunnersHere
+
+
+async def _busy_workers(store: LightningStore) -> set[str] | None:
+    """Return the ids of workers that execute something; None where the store does not say."""
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            return {each.worker_id for each in await store.query_workers(status_in=["busy"])}
+    except (StoreError, TimeoutError) as exc:  # such as closed, by the algorithm
+        logger.info("lightning.workers_not_known run_id=%s: %s", store.run_id, exc)
+        return None
+
+
+async def _while_others_come_back(store: LightningStore, tokens: Iterable[str], seconds: float) -> None:
+    """Return when workers elsewhere have had the time to hear that the run has ended: they come back for more work.
+
+    Args:
+        store: Where they look for it.
+        tokens: Parts of the ids of those that are not elsewhere.
+        seconds: How long to wait at most.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    workers = await store.query_workers()
+                except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
+                    return
+                since = time.time() - BACK_SECONDS
+                if not any(
+                    worker.status == "busy" or (worker.last_idle_time or 0.0) > since
+                    for worker in workers
+                    if not any(token in worker.worker_id for token in tokens)
+                ):
+                    return
+                await asyncio.sleep(BACK_LOOK_SECONDS)
 
 
 async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:

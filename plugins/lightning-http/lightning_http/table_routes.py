@@ -4,18 +4,18 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import Body, Depends, Query
 from pydantic import BaseModel, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lightning_core.errors import AccessDenied, InvalidRequest, NotFound
+from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, StoreUnavailable
 from lightning_core.types import AttemptedRollout
 from lightning_http import wire
 from lightning_http.auth import Role
-from lightning_http.call import Call, draining
+from lightning_http.call import Call
 from lightning_http.messages import MAX_PAGE, PENDING_HEADER
 from lightning_http.operations import OPERATIONS, Operation
 from lightning_http.routing import ROLE_NAMES, Permit, StoreAnswer, headers_of, make_router, request_id_of
@@ -116,8 +116,9 @@ async def perform(
         request: The request, for methods that wait.
         headers: Takes the headers of the answer.
     """
-    if operation.claims and call.service.draining.is_set():
-        raise draining()
+    end = call.service.draining if operation.claims else call.service.closing
+    if operation.claims and end.is_set():
+        await _refuse(call, operation)
     if operation.name in _CHECKS:
         _CHECKS[operation.name](call, arguments)
     method, waits = getattr(call.store, operation.name), operation.waits
@@ -129,7 +130,9 @@ async def perform(
         result = await method(**arguments)
     else:
         work = method(**arguments)
-        done, result = await call.wait(request, work, poll_seconds=poll_seconds, until_drained=operation.claims)
+        done, result = await call.wait(request, work, end, poll_seconds=poll_seconds)
+        if not done and end.is_set():
+            await _refuse(call, operation)
         if not done and headers is not None:
             headers[PENDING_HEADER] = "true"
             result = [] if operation.claims else await method(**{**arguments, waits: 0.0})
@@ -145,6 +148,12 @@ async def perform(
     if operation.returns is type(None):
         return {operation.wrapped_in: arguments.get(operation.wrapped_in, call.store.run_id)}
     return {operation.wrapped_in: result}
+
+
+async def _refuse(call: Call, operation: Operation) -> NoReturn:
+    if operation.claims:
+        await call.store.dequeue_many_rollouts(limit=0)  # raises what a worker has to hear once the run has ended
+    raise StoreUnavailable("the store is shutting down")
 
 
 def _only_cancels(call: Call, arguments: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
 
-from lightning_core.errors import StoreUnavailable
+from lightning_core.errors import RunEnded, StoreUnavailable
 from lightning_core.types import EnqueueRolloutRequest
 
 
@@ -42,6 +42,18 @@ async def test_running_attempts_may_end_and_no_others_begin(busy, memory, ask):
         await client.statistics()
     await client.aclose()
     assert [item.status for item in await memory.query_rollouts()] == ["succeeded", "queuing", "queuing"]
+
+
+async def test_worker_hears_of_the_end_of_the_run_from_a_server_that_stops_right_after_it(memory):
+    async with LightningStoreServer(memory) as server:
+        client = LightningStoreClient(server.url, retry_seconds=0.05, first_backoff_seconds=0.01)
+        waiting = asyncio.create_task(client.dequeue_rollout("w-1", wait_seconds=None))
+        await client.statistics()
+        await memory.end_run()
+        await server.stop()
+        with pytest.raises(RunEnded, match="there is no more work"):
+            await waiting
+        await client.aclose()
 
 
 async def test_a_wait_for_work_ends_at_once(busy, memory):

@@ -172,9 +172,9 @@ async def test_a_rollout_that_json_cannot_hold_is_not_started_over_http(memory, 
 
 async def test_a_body_is_read_only_where_one_is_taken(memory, server, ask):
     queued = await memory.enqueue_rollout("a")
-    path = f"{server.url}/v1/agl/rollouts/{queued.rollout_id}/cancel"
-    status, answer = await ask("POST", path, data=b"{}", headers={"content-type": "application/x-www-form-urlencoded"})
-    assert (status, answer["status"]) == (200, "cancelled")
+    path = f"{server.url}/v1/agl/rollouts/{queued.rollout_id}/attempts"
+    status, answer = await ask("POST", path, data=b"", headers={"content-type": "application/x-www-form-urlencoded"})
+    assert (status, answer["status"]) == (201, "preparing")
 
 
 async def test_numbers_that_json_does_not_have_come_back(client):

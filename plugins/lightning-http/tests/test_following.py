@@ -78,7 +78,7 @@ async def test_many_that_end_between_two_looks_are_all_told_once(notes: Notes):
 
 
 async def test_what_runs_and_what_is_retried_is_told_while_it_goes_on(notes: Notes, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(following_module, "FOLLOW_SECONDS", 0.01)
     store = InMemoryLightningStore()
     async with following(store, notes):
         await store.enqueue_rollout("a", config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
@@ -106,7 +106,7 @@ async def test_store_that_is_out_of_reach_for_a_while_costs_a_line_and_no_count(
                 raise StoreUnavailable("the line is dead")
             return await super().query_rollouts(**options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(following_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(following_module, "FOLLOW_SECONDS", 0.01)
     store = Unreliable()
     async with following(store, notes):
         store.is_reachable = False

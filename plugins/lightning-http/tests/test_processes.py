@@ -350,17 +350,20 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
     monkeypatch.setenv("AGL_KEY", "for-all")
     go_on = asyncio.Event()
     ended = asyncio.Event()
+    claimed: list[AttemptedRollout | None] = []
 
     @algo
     async def algorithm(store: LightningStore) -> None:
         await store.enqueue_rollout("a")
         async with LightningStoreClient(f"http://127.0.0.1:{port}", retry_seconds=0.1) as client:
-            assert await client.dequeue_rollout("elsewhere", wait_seconds=None) is not None
+            claimed.append(await client.dequeue_rollout("elsewhere", wait_seconds=None))
         ended.set()
 
     async def runner() -> str:
         await go_on.wait()
+        assert claimed[0] is not None
         async with LightningStoreClient(f"http://127.0.0.1:{port}", retry_seconds=0.1) as client:
+            await client.update_attempt(claimed[0].rollout_id, claimed[0].attempt.attempt_id, status="succeeded")
             with pytest.raises(RunEnded, match=r"run \S+ has ended; there is no more work"):
                 await client.dequeue_rollout("elsewhere", wait_seconds=None)
         return "heard"

@@ -319,31 +319,6 @@ async def test_a_wait_that_nobody_waits_for_any_more_claims_nothing(memory, ask)
         await client.aclose()
 
 
-async def test_many_updates_in_one_request(server, client, ask):
-    one, two = await client.start_rollout("a"), await client.start_rollout("b")
-    body = {
-        "rollouts": [{"rollout_id": two.rollout_id, "status": "cancelled"}, {"rollout_id": "ro-none", "mode": "val"}],
-        "attempts": [
-            {"rollout_id": one.rollout_id, "attempt_id": "latest", "status": "succeeded", "request_id": "r-1"},
-            {"rollout_id": one.rollout_id, "attempt_id": "latest", "status": "failed"},
-        ],
-    }
-    status, answer = await ask("POST", f"{server.url}/v1/agl/updates", json=body)
-    assert status == 200
-    assert [item["error"] for item in answer["rollouts"]] == [None, "NotFound"]
-    assert [item["error"] for item in answer["attempts"]] == [None, "InvalidTransition"]
-    assert answer["rollouts"][0]["rollout"]["status"] == "cancelled"
-    assert answer["attempts"][0]["attempt"]["status"] == "succeeded"
-    assert "cannot become 'failed'" in answer["attempts"][1]["message"]
-
-
-async def test_a_rollout_is_cancelled_by_a_route_of_its_own(server, client, ask):
-    rollout = await client.enqueue_rollout("a")
-    for _ in range(2):
-        status, answer = await ask("POST", f"{server.url}/v1/agl/rollouts/{rollout.rollout_id}/cancel")
-        assert (status, answer["status"]) == (200, "cancelled")
-
-
 async def test_ids_may_have_any_characters(client):
     from lightning_core.types import PromptTemplate
 

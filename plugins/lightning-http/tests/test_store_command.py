@@ -58,7 +58,7 @@ def refused(*arguments: str) -> str:
 
 
 def test_it_serves_until_it_is_told_to_stop():
-    with serving("--run", "run-7", "--tracker", "prometheus", "console") as (process, url):
+    with serving("--run", "run-7", "--tracker", "prometheus", "--tracker", "console") as (process, url):
 
         async def use() -> str:
             async with LightningStoreClient(url) as client:
@@ -226,8 +226,7 @@ def test_the_key_is_wanted():
         (["--key", ""], "--key is empty"),
         (["--run", ""], "--run is empty"),
         (["--runner-key", "r"], "there is a runner_key and no key"),
-        (["--drain-seconds", "-1"], "--drain-seconds is -1; it is a number of seconds, 0 or more"),
-        (["--drain-seconds", "nan"], "--drain-seconds is nan; it is a number of seconds, 0 or more"),
+        (["--drain-seconds", "-1"], "Invalid value for '--drain-seconds': -1.0 is not in the range x>=0"),
         (
             ["--cors-origin", "example.org/page"],
             "--cors-origin is 'example.org/page'; it is an origin such as https://",
