@@ -9,7 +9,8 @@ from typing import Any, ParamSpec
 P = ParamSpec("P")
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_ATTRIBUTE = "__deprecated_options__"
+OPTIONS = "__deprecated_options__"
+"""The attribute of a constructor that has the options which it takes besides those of its signature."""
 
 
 def deprecated(
@@ -50,19 +51,10 @@ def deprecated(
                 if not hasattr(args[0], name):
                     setattr(args[0], name, value)
 
-        setattr(construct, _ATTRIBUTE, frozenset({*renamed, *converted, *without_effect}))
+        setattr(construct, OPTIONS, frozenset({*renamed, *converted, *without_effect}))
         return construct
 
     return decorate
-
-
-def deprecated_options(factory: Any) -> frozenset[str]:
-    """Return the options that a class, or a function, takes besides those of its signature."""
-    constructor: Any = factory
-    if isinstance(factory, type):
-        constructor = factory.__init__  # type: ignore[misc]  # of this very class
-    options: frozenset[str] = getattr(constructor, _ATTRIBUTE, frozenset())
-    return options
 
 
 def _warn(message: str) -> None:

@@ -117,12 +117,6 @@ class RolloutRecord(NamedTuple):
         known = ", ".join(attempt.attempt_id for attempt in self.attempts) or "none yet"
         raise NotFound(f"rollout {self.rollout.rollout_id} has no attempt {attempt_id!r}; it has {known}")
 
-    def at_revision(self, revision: int) -> "RolloutRecord":
-        """Return the record with this revision."""
-        return RolloutRecord(
-            self.run_id, self.rollout, self.attempts, revision, self.lease_seconds, self.faults, self.requests
-        )
-
 
 def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
     """Whether this attempt can no longer change the rollout's outcome."""

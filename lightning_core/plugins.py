@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pluggy
 
@@ -88,7 +88,12 @@ class Hooks:
                     _add(manager, registry.load_component(component), component.name)
                 except Exception as exc:
                     self._record(component.name, None, exc)
-        self._listeners = {hook: _listeners(getattr(manager.hook, hook, None)) for hook in _HOOKS}
+        self._take({hook: _listeners(getattr(manager.hook, hook, None)) for hook in _HOOKS})
+
+    def _take(self, listeners: "Mapping[str, Sequence[_Listener]]") -> None:
+        self._listeners = listeners
+        self.listened = frozenset(hook for hook, found in listeners.items() if found)
+        """The hooks that any plugin implements. Another one need not be prepared."""
 
     @classmethod
     def of(cls, hooks: object) -> "Hooks":
@@ -106,14 +111,14 @@ class Hooks:
         return iter(owners.values())
 
     def has(self, hook: str) -> bool:
-        """Whether any plugin that has not heard enough implements a hook. Else `emit` need not be prepared."""
+        """Whether any plugin that has not heard enough implements a hook. Else it need not be prepared."""
         return any(not getattr(each.owner, "has_heard_enough", False) for each in self._listeners[hook])
 
-    def also(self, plugin: object) -> "Hooks":
-        """Return these with one more plugin, called last. What fails among them is counted and listed here, too."""
-        more = Hooks(plugin)
+    def also(self, *plugins: object) -> "Hooks":
+        """Return these with more plugins, called last. What fails among them is counted and listed here, too."""
+        more = Hooks(plugins)
         both = copy.copy(self)
-        both._listeners = {hook: (*each, *more._listeners[hook]) for hook, each in self._listeners.items()}
+        both._take({hook: (*each, *more._listeners[hook]) for hook, each in self._listeners.items()})
         return both
 
     def only(self, wanted: Callable[[object], bool]) -> "Hooks":
@@ -123,9 +128,7 @@ class Hooks:
             wanted: Whether a plugin is one of them.
         """
         some = copy.copy(self)
-        some._listeners = {
-            hook: tuple(each for each in listeners if wanted(each.owner)) for hook, listeners in self._listeners.items()
-        }
+        some._take({hook: [each for each in found if wanted(each.owner)] for hook, found in self._listeners.items()})
         return some
 
     async def emit(self, hook: str, **arguments: Any) -> None:
@@ -222,8 +225,7 @@ def _error_of(task: "asyncio.Task[None]") -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
+class _Listener(NamedTuple):
     """One plugin's implementation of one hook."""
 
     plugin: str

@@ -101,8 +101,12 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
     Raises:
         ValueError: When the span has a reward without a name or a number.
     """
+    return [NamedReward(name, value) for name, value in _read_rewards(span)]
+
+
+def _read_rewards(span: SpanLike) -> list[tuple[str, float]]:
     attributes = span.attributes or {}
-    rewards: list[NamedReward] = []
+    rewards: list[tuple[str, float]] = []
     # Most spans are not rewards, and all of them are checked.
     is_listed = _FIRST_NAME in attributes or _FIRST_VALUE in attributes
     for entry in listed(attributes, _PREFIX, _NAME, _VALUE) if is_listed else ():
@@ -112,7 +116,7 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
                 f"span {span.name!r} has a broken reward at {entry!r}: name {reprlib.repr(name)}, "
                 f"value {reprlib.repr(value)}; a reward needs a str and a number"
             )
-        rewards.append(NamedReward(name, _number(span, value)))
+        rewards.append((name, _number(span, value)))
     if rewards:
         return rewards
     value = old_reward(span)
@@ -120,7 +124,7 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
         return []
     if not isinstance(value, (int, float)):
         raise ValueError(f"span {span.name!r} has a broken reward: {reprlib.repr(value)}; a reward is a number")
-    return [NamedReward(SINGLE_REWARD_NAME, _number(span, value))]
+    return [(SINGLE_REWARD_NAME, _number(span, value))]
 
 
 def _number(span: SpanLike, value: float) -> float:
@@ -160,8 +164,8 @@ def get_reward_value(span: SpanLike) -> float | None:
     Raises:
         ValueError: When the span has a reward without a name or a number.
     """
-    rewards = get_rewards_from_span(span)
-    return rewards[0].value if rewards else None
+    rewards = _read_rewards(span)
+    return rewards[0][1] if rewards else None
 
 
 def is_reward_span(span: SpanLike) -> bool:
@@ -170,7 +174,7 @@ def is_reward_span(span: SpanLike) -> bool:
     Raises:
         ValueError: When the span has a reward without a name or a number.
     """
-    return bool(get_rewards_from_span(span))
+    return bool(_read_rewards(span))
 
 
 def find_reward_spans(spans: Sequence[SpanT]) -> list[SpanT]:
@@ -225,19 +229,6 @@ writes it as spans arrive, and nobody else can; there is none without a reward, 
 Those are told by what the store itself keeps under this name from the beginning: an empty mapping, or an empty list
 where a caller has set metadata without any name.
 """
-
-
-def metadata_at_first() -> dict[str, Any]:
-    """Return the metadata of an attempt that begins, as the store keeps them: no reward has been there so far."""
-    return {FINAL_REWARD: {}}
-
-
-def shown_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return an attempt's metadata as others see them: without a final reward as long as there is none."""
-    kept = None if metadata is None else metadata.get(FINAL_REWARD)
-    if metadata is None or kept not in ({}, []):
-        return metadata
-    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or (None if kept == {} else {})
 
 
 def final_reward_in(metadata: Mapping[str, Any] | None) -> float | None:

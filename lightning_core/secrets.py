@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -167,22 +168,37 @@ def _hide_assigned(text: str, *, is_message: bool = False) -> str:
 
 
 class _Known:
-    """Secrets that were seen."""
+    """Secrets that were seen. They are made a pattern of when a text is looked through, and not before."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[Iterable[str]] = []
         self._values: frozenset[str] = frozenset()
-        self.pattern: re.Pattern[str] | None = None
-        """Matches each of them; None while there is none."""
+        self._pattern: re.Pattern[str] | None = None
 
     def add(self, found: Iterable[str]) -> None:
+        self._found.append(found)
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """Matches each of them; None while there is none."""
+        if self._found:
+            with self._lock:
+                while self._found:
+                    self._take(self._found[0])
+                    del self._found[0]
+        return self._pattern
+
+    def _take(self, found: Iterable[str]) -> None:
         new = {form for text in found if len(text) >= _SHORTEST for form in _written(text)} - self._values
         if new:
             self._values |= new
             longest_first = sorted(self._values, key=len, reverse=True)
-            self.pattern = re.compile("|".join(map(re.escape, longest_first)))
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def hide(self, text: str) -> str:
-        return text if self.pattern is None else self.pattern.sub(_HIDDEN, text)
+        pattern = self.pattern
+        return text if pattern is None else pattern.sub(_HIDDEN, text)
 
 
 def _written(text: str) -> set[str]:
@@ -197,6 +213,8 @@ _given = _Known()
 """Secrets of configs and of resources."""
 _known = _Known()
 """These, and secrets of the environment."""
+_environment: dict[str, str] = {}
+"""The environment as it was remembered last."""
 
 
 def remember_secrets(name: str, value: Any) -> None:
@@ -216,11 +234,15 @@ def remember_environment() -> None:
 
     Not the path of a file, nor what may be a word: fewer than 12 characters, and letters alone or no letters.
     """
-    _known.add(
-        value
-        for name, value in os.environ.items()
-        if _is_secret_variable(name) and not _may_be_a_word(value) and not os.path.exists(value)
-    )
+    environment = os.environ.copy()
+    if environment != _environment:
+        _environment.clear()
+        _environment.update(environment)
+        _known.add(
+            value
+            for name, value in environment.items()
+            if _is_secret_variable(name) and not _may_be_a_word(value) and not os.path.exists(value)
+        )
 
 
 def hide_in_prompt(text: str) -> str:

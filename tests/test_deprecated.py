@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from lightning_core import Baseline, InMemoryLightningStore, LitAgent, LitAgentRunner, OtelTracer
-from lightning_core.deprecated import deprecated, deprecated_options
+from lightning_core.deprecated import deprecated
+from lightning_core.errors import InvalidOptions
 from lightning_core.execution import LocalStrategy
+from lightning_core.registry import check_options
 
 
 class Oven:
@@ -54,10 +56,11 @@ def test_an_unknown_option_is_an_error_as_ever():
         Oven(size=3)  # type: ignore[call-arg]
 
 
-def test_signature_shows_what_there_is_and_the_former_options_can_be_asked_for():
+def test_signature_shows_what_there_is_and_former_options_are_none_that_a_check_refuses():
     assert list(inspect.signature(Oven).parameters) == ["degrees"]
-    assert deprecated_options(Oven) == {"heat", "door"}
-    assert deprecated_options(dict) == deprecated_options(len) == frozenset()
+    check_options("oven", {"heat": 180, "door": "open"}, Oven)
+    with pytest.raises(InvalidOptions, match="has no option 'size'"):
+        check_options("oven", {"size": 3}, Oven)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def _sum(values: "Iterable[Any]") -> Any:
     return math.fsum(known) if any(isinstance(value, float) for value in known) else sum(known)
 
 
+_NONE = Usage()
 METADATA = "usage"
 """Under this name an attempt's metadata have what its calls used."""
 
@@ -119,7 +120,7 @@ def usage_in(metadata: Mapping[str, Any] | None) -> Usage:
     """Return what an attempt's metadata say that it used."""
     kept = (metadata or {}).get(METADATA)
     if not isinstance(kept, Mapping):
-        return Usage()
+        return _NONE
     known = {name: kept.get(name) for name in ("input_tokens", "output_tokens", "cost")}
     return Usage(calls=int(kept.get("calls") or 0), **known)
 

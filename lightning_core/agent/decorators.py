@@ -43,6 +43,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         self._function = function
         self._strip_proxy = strip_proxy
         self._injected = _check_parameters(function)
+        self._is_async = is_coroutine_function(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -50,7 +51,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
-        return is_coroutine_function(self._function)
+        return self._is_async
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         """Call the function.

@@ -9,7 +9,7 @@ from typing import Any
 from lightning_core.errors import AgentTimeout, AlgorithmError, InvalidTransition, NoRewards, NotFound
 from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
-from lightning_core.store.requests import digest_of
+from lightning_core.store.records import digest_of
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -125,9 +125,8 @@ async def run_batch(
     outcomes = []
     for rollout_id in rollout_ids:
         rollout = ended.get(rollout_id) or await _cancel(store, rollout_id)
-        spans = await store.query_spans(rollout_id, "latest")
-        reward = sound_final_reward(spans) if rollout.status == "succeeded" else None
-        outcomes.append(RolloutOutcome(rollout, spans, reward))
+        spans = (await store.query_spans(rollout_id, "latest")).items
+        outcomes.append(RolloutOutcome(rollout, spans, _reward_of(rollout, spans)))
     return Batch(outcomes)
 
 
@@ -154,11 +153,23 @@ async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
 
     Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
     """
+    if (known := _known_reward(rollout)) is not None:
+        return known
     if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
         return None
-    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
-        return known
     return sound_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+
+
+def _reward_of(rollout: Rollout, spans: Sequence[Span]) -> float | None:
+    if (known := _known_reward(rollout)) is not None:
+        return known
+    return sound_final_reward(spans) if rollout.status == "succeeded" else None
+
+
+def _known_reward(rollout: Rollout) -> float | None:
+    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
+        return None
+    return final_reward_in(rollout.attempt.metadata)
 
 
 def describe_failure(rollout: Rollout) -> str:

@@ -67,7 +67,7 @@ def _print_resolved(config: Path, overrides: tuple[str, ...], *, as_json: bool) 
 
 def _checked_job(config: Path, overrides: tuple[str, ...]) -> "Job":
     from lightning_core.config import load_job
-    from lightning_core.runs.standing import warn_of_overlap
+    from lightning_core.runs.held_out import warn_of_overlap
 
     writes_bytecode = not sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # nothing is left behind, not even that of the agent's module

@@ -41,7 +41,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.registry import SHIPS_IN, check_options, default_registry, did_you_mean
 from lightning_core.registry.options import Options, show_value, wanted
 from lightning_core.runs import FitResult, RunFolder
-from lightning_core.runs.standing import RunPlan, plan_of
+from lightning_core.runs.plan import RunPlan, plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Dataset, PromptTemplate, ProxyLLM, RolloutConfig

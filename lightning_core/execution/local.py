@@ -157,3 +157,8 @@ async def end_tasks(tasks: "Iterable[asyncio.Task[Any]]", *, raised: BaseExcepti
             logger.error("lightning.task_abandoned task=%s; it does not let itself be cancelled", task.get_name())
         elif not task.cancelled() and (error := task.exception()) is not None and error is not raised:
             logger.warning("lightning.task_ended_badly task=%s", task.get_name(), exc_info=error)
+
+
+def leads(strategy: object) -> bool:
+    """Whether the algorithm runs in this process, or only runners do."""
+    return getattr(strategy, "role", None) != "runner"

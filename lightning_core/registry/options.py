@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from lightning_core.deprecated import deprecated_options
+from lightning_core.deprecated import OPTIONS
 from lightning_core.errors import InvalidOptions
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Options:
         for each in [] if factory is None else [factory, *more]:
             constructor: Any = each.__init__ if isinstance(each, type) else each  # type: ignore[misc]
             namespace = getattr(inspect.unwrap(constructor), "__globals__", {})
-            self._deprecated |= deprecated_options(each)
+            self._deprecated |= getattr(constructor, OPTIONS, frozenset())
             try:
                 parameters = inspect.signature(each).parameters.values()
             except ValueError:  # some of those written in C do not tell

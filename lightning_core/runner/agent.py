@@ -1,17 +1,20 @@
 """The runner: claims a rollout, runs the agent on it under the tracer, and records how it went."""
 
 import asyncio
+import functools
 import inspect
 import logging
 import math
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Literal
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
+from lightning_core.concurrency import in_daemon_thread
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -25,9 +28,10 @@ from lightning_core.errors import (
     NotFound,
     RunnerNotReady,
 )
+from lightning_core.former import former
 from lightning_core.plugins import Hooks
-from lightning_core.rewards import sound_final_reward
-from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
+from lightning_core.rewards import final_reward_in, sound_final_reward
+from lightning_core.runner.base import Runner, StopEvent, T_task, worker_prefix
 from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, of_attempt, take_in_calls
 from lightning_core.runner.clients import find_no_answer
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
@@ -45,7 +49,6 @@ from lightning_core.runner.outcome import (
     report,
     spans_of,
 )
-from lightning_core.runner.tracing import traced
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.tracer import DummyTracer, Trace, Tracer
@@ -53,6 +56,7 @@ from lightning_core.types import (
     Attempt,
     AttemptedRollout,
     NamedResources,
+    ProxyLLM,
     Rollout,
     RolloutMode,
     Span,
@@ -60,6 +64,9 @@ from lightning_core.types import (
 )
 
 logger = logging.getLogger(__name__)
+
+THREAD_WAIT_SECONDS = 0.2
+"""How long a thread that waits for a stop signal may outlive the interest in it."""
 
 
 class LitAgentRunner(Runner[T_task]):
@@ -114,7 +121,7 @@ class LitAgentRunner(Runner[T_task]):
         self.heartbeat_interval = heartbeat_interval
         self.heartbeat_launch_mode = heartbeat_launch_mode
         self.heartbeat_include_gpu = heartbeat_include_gpu
-        self.reward = Grader.of(reward)
+        self.reward = None if reward is None else Grader.of(reward)
         self._agent: LitAgent[T_task] | None = None
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
@@ -139,7 +146,7 @@ class LitAgentRunner(Runner[T_task]):
         self._store = store
         self.worker_id = worker_id
         self._heartbeats = Heartbeats(
-            worker_name(worker_id),
+            f"{worker_prefix.get()}-{worker_id}",
             store,
             interval_seconds=self.heartbeat_interval,
             in_thread=self.heartbeat_launch_mode == "thread",
@@ -193,7 +200,7 @@ class LitAgentRunner(Runner[T_task]):
 
     async def iter(self, *, event: StopEvent | None = None) -> None:
         done = 0
-        async with self.heartbeats.beating(), stop_of(event) as stop:
+        async with self.heartbeats.beating(), _stop_of(event) as stop:
             while self.max_rollouts is None or done < self.max_rollouts:
                 rollout = None if event is not None and event.is_set() else await self._claim(stop)
                 if rollout is None:
@@ -213,7 +220,7 @@ class LitAgentRunner(Runner[T_task]):
         event: StopEvent | None = None,
     ) -> Rollout:
         resources_id = None if resources is None else (await self.store.add_resources(resources)).resources_id
-        async with self.heartbeats.beating(), stop_of(event) as stop:
+        async with self.heartbeats.beating(), _stop_of(event) as stop:
             started = await self.store.start_rollout(
                 input, mode=mode, resources_id=resources_id, worker_id=self.heartbeats.worker_id
             )
@@ -323,7 +330,7 @@ class LitAgentRunner(Runner[T_task]):
         try:
             await self._tell("lightning_rollout_start", rollout, rollout.attempt)
             resources = await self._resources(rollout)
-            async with traced(self.tracer, self.store, rollout.rollout_id, rollout.attempt.attempt_id) as trace:
+            async with _traced(self.tracer, self.store, rollout.rollout_id, rollout.attempt.attempt_id) as trace:
                 await self._tell("lightning_trace_start", rollout, rollout.attempt, tracer=self.tracer)
                 limits = Limits.from_now(rollout.config.timeout_seconds, stopped)
                 await self._run_agent(rollout, resources, trace, limits, outcome)
@@ -436,6 +443,8 @@ class LitAgentRunner(Runner[T_task]):
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
         remember_secrets("resources", update.resources)
+        if not any(isinstance(each, ProxyLLM) for each in update.resources.values()):
+            return update.resources
         return of_attempt(update.resources, rollout.attempt, self._attempt_key(rollout.attempt))
 
     def _attempt_key(self, attempt: Attempt) -> str | None:
@@ -448,11 +457,14 @@ class LitAgentRunner(Runner[T_task]):
             return
         rollout = await self.store.get_rollout_by_id(rollout_id)
         if rollout is not None:
-            reward = sound_final_reward(outcome.spans) if has_succeeded_by(rollout, attempt) else None
+            reward = None
+            if has_succeeded_by(rollout, attempt):
+                known = final_reward_in(attempt.metadata)
+                reward = sound_final_reward(outcome.spans) if known is None else known
             await self._tell("lightning_rollout_end", rollout, attempt, reward=reward, spans=outcome.spans)
 
     async def _tell(self, hook: str, rollout: Rollout, attempt: Attempt, **arguments: Any) -> None:
-        if self._hooks is not None and self._hooks.has(hook):
+        if self._hooks is not None and hook in self._hooks.listened:
             await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
     @asynccontextmanager
@@ -474,6 +486,68 @@ class LitAgentRunner(Runner[T_task]):
             await asyncio.wait((task,))
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.warning("lightning.rollout_not_cancelled rollout_id=%s", rollout_id, exc_info=error)
+
+
+@asynccontextmanager
+async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any] | None"]:
+    """Give a future, during the block, that is done as soon as the event is set; None without an event.
+
+    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
+    """
+    if event is None:
+        yield None
+        return
+    if inspect.iscoroutinefunction(event.wait):
+        stop: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
+        try:
+            yield stop
+        finally:
+            stop.cancel()
+            await asyncio.wait((stop,))
+        return
+    left = threading.Event()
+    wait: Any = event.wait  # with a timeout, which asyncio's has not
+
+    def watch() -> None:
+        while not wait(THREAD_WAIT_SECONDS):
+            if left.is_set():
+                return
+
+    stop = in_daemon_thread(watch, name="stop event")
+    try:
+        yield stop
+    finally:
+        left.set()
+        stop.cancel()
+
+
+@functools.cache
+def _takes_store(trace_context: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(trace_context).parameters.values()
+    return any(each.name == "store" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+@asynccontextmanager
+async def _traced(tracer: Tracer, store: LightningStore, rollout_id: str, attempt_id: str) -> AsyncIterator[Trace]:
+    """Trace an attempt in a block.
+
+    Raises:
+        Exception: What the tracer, or the store, raised.
+    """
+    ids: dict[str, Any] = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+    if _takes_store(type(tracer).trace_context):
+        ids["store"] = store
+    context: AbstractAsyncContextManager[Any] = tracer.trace_context(name=rollout_id, **ids)
+    async with context as given:
+        if isinstance(given, Trace):
+            yield given
+            return
+        older = former(f"{type(tracer).__name__}.trace_context yields {given!r:.60}; yield a Trace").ForeignTrace(
+            tracer, rollout_id=rollout_id, attempt_id=attempt_id
+        )
+        with older.entered():
+            yield older
+    await older.deliver(store)
 
 
 def _place_of(agent: LitAgent[Any]) -> str:

@@ -1,11 +1,8 @@
 """The interface of a runner."""
 
-import asyncio
-import inspect
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Generic, Protocol, Self
@@ -13,8 +10,6 @@ from typing import Any, Generic, Protocol, Self
 from typing_extensions import TypeVar
 
 from lightning_core.agent import LitAgent
-from lightning_core.concurrency import in_daemon_thread
-from lightning_core.plugins import Hooks
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
@@ -22,15 +17,6 @@ logger = logging.getLogger(__name__)
 
 worker_prefix: ContextVar[str] = ContextVar("lightning_worker_prefix", default="worker")
 """What the ids of the workers that begin in this context start with; a number follows."""
-
-
-def worker_name(number: int) -> str:
-    """Return the id of the worker with a number, among those of this context."""
-    return f"{worker_prefix.get()}-{number}"
-
-
-THREAD_WAIT_SECONDS = 0.2
-"""How long a thread that waits for a stop signal may outlive the interest in it."""
 
 
 class StopEvent(Protocol):
@@ -43,39 +29,6 @@ class StopEvent(Protocol):
     def wait(self) -> Any:
         """Wait until it is set: as a coroutine, or blocking, and then with a timeout as an optional argument."""
         ...
-
-
-@asynccontextmanager
-async def stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any] | None"]:
-    """Give a future, during the block, that is done as soon as the event is set; None without an event.
-
-    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
-    """
-    if event is None:
-        yield None
-        return
-    if inspect.iscoroutinefunction(event.wait):
-        stop: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
-        try:
-            yield stop
-        finally:
-            stop.cancel()
-            await asyncio.wait((stop,))
-        return
-    left = threading.Event()
-    wait: Any = event.wait  # with a timeout, which asyncio's has not
-
-    def watch() -> None:
-        while not wait(THREAD_WAIT_SECONDS):
-            if left.is_set():
-                return
-
-    stop = in_daemon_thread(watch, name="stop event")
-    try:
-        yield stop
-    finally:
-        left.set()
-        stop.cancel()
 
 
 T_task = TypeVar("T_task", default=Any)
@@ -165,7 +118,7 @@ class Runner(Generic[T_task]):
             worker_id: Tells the runners of a run apart, from 0; None for 0.
         """
         number = 0 if worker_id is None else worker_id
-        self.init(agent, hooks=Hooks.of(hooks))
+        self.init(agent, hooks=hooks)
         try:
             self.init_worker(number, store)
             try:

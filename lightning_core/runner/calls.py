@@ -3,8 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import has_failed
@@ -95,8 +94,7 @@ CANCEL_GRACE_SECONDS = 1.0
 """How long a cancelled agent may take to clean up before it is abandoned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """When a call is ended that does not end by itself. Several calls may share them."""
 
     timeout_seconds: float | None = None

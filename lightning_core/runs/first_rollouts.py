@@ -47,11 +47,8 @@ class FirstRollouts:
         self._silent = 0
         self._waits_since = math.inf
         self._end: Callable[[], object] | None = None
-
-    @property
-    def has_heard_enough(self) -> bool:
+        self.has_heard_enough = not stops and unrecorded is None
         """Whether nothing that it could still be told matters."""
-        return not self._stops and self._unrecorded is None
 
     def lightning_run_start(self, kept: RolloutCounts) -> None:
         """Look at what a run that goes on has from before."""
@@ -72,6 +69,7 @@ class FirstRollouts:
             and (cause := _cause_of(rollout, attempt)) is not None
         ):
             self._count_failure(rollout.rollout_id, cause, attempt)
+        self.has_heard_enough = not self._stops and self._unrecorded is None
 
     def lightning_run_end(self) -> None:
         """Look at a run that was shorter than what it takes."""

@@ -1,6 +1,7 @@
 """How good the outcome of a run is on samples that its algorithm has not seen."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,8 @@ from lightning_core.types import (
     sample_key,
     samples_of,
 )
+
+logger = logging.getLogger(__name__)
 
 MODES: tuple[RolloutMode | None, ...] = ("test", "val", "train", None)
 """What rollouts are for, what the algorithm learned least from first."""
@@ -78,9 +81,9 @@ async def compare(
     Returns:
         What is known; None when no rollout with these resources gave a reward.
     """
-    found = await store.query_rollouts() if rollouts is None else rollouts
+    found = (await store.query_rollouts()).items if rollouts is None else rollouts
     ended = [each for each in found if each.status in ("succeeded", "failed") and not is_of_algorithm(each)]
-    versions = await store.query_resources() if initial is not None or best is not None else ()
+    versions = (await store.query_resources()).items if initial is not None or best is not None else ()
     with_initial = {each.resources_id for each in versions if each.resources == initial}
     with_best = {each.resources_id for each in versions if each.resources == best}
     befores = ended if initial is None and best is None else _with(ended, with_initial)
@@ -139,6 +142,32 @@ async def _rewards(store: LightningStore, rollouts: Sequence[Rollout], kind: _Ki
         reward = await reward_of(store, rollout)
         given += [] if reward is None else [reward]
     return {sample: fmean(given) if given else None for sample, given in rewards.items()}
+
+
+def warn_of_overlap(test_dataset: Dataset[Any] | None, others: Mapping[str, Dataset[Any] | None]) -> None:
+    """Warn of held-out samples that the algorithm is given, too: what it says of them flatters it.
+
+    Only lists and tuples are looked into: to read another dataset may take long.
+
+    Args:
+        test_dataset: The held-out samples.
+        others: By name, what the algorithm is given.
+    """
+    if not isinstance(test_dataset, list | tuple):
+        return
+    held_out = {sample_key(sample) for sample in test_dataset}
+    for name, dataset in others.items():
+        if not isinstance(dataset, list | tuple):
+            continue
+        both = held_out & {sample_key(sample) for sample in samples_of(dataset)}
+        if both:
+            logger.warning(
+                "lightning.test_dataset_overlaps dataset=%s shared=%d of=%d: the algorithm is given held-out samples, "
+                "too; the result on them flatters it",
+                name,
+                len(both),
+                len(held_out),
+            )
 
 
 async def measure_held_out(

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.agent.environments import TaskRows, kept_rows
 from lightning_core.algorithm.base import Conclusion
-from lightning_core.algorithm.own_calls import is_of_algorithm
+from lightning_core.algorithm.own_calls import cancel_own_calls, is_of_algorithm
 from lightning_core.errors import AlgorithmError, RunFolderError, StoreError, first_fault
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry
@@ -223,7 +223,7 @@ class Recording:
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
         ended_before = await store.query_rollouts(status_in=["failed", "succeeded"])
-        rollouts = [rollout for rollout in ended_before if not is_of_algorithm(rollout)]
+        rollouts = [rollout for rollout in ended_before.items if not is_of_algorithm(rollout)]
         failed = [rollout for rollout in rollouts if rollout.status == "failed"]
         if not store.is_remote and failed and len(failed) == len(rollouts):
             await keep_usage(store, failed)
@@ -233,6 +233,7 @@ class Recording:
                 self.folder.run_id,
                 len(failed),
             )
+        await cancel_own_calls(store)
 
     async def once(self, store: LightningStore, part: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do a part of the run, unless it came to its end before this process, with the same config and code.
@@ -428,7 +429,8 @@ class Progress:
 
         async def tell() -> None:
             while (report := await steps.get()) is not None:
-                await hooks.emit("lightning_step_end", step=report[0], metrics=report[1])
+                if "lightning_step_end" in hooks.listened:
+                    await hooks.emit("lightning_step_end", step=report[0], metrics=report[1])
 
         task = asyncio.create_task(tell(), name="progress")
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, total_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm, usage_past_proxy
@@ -336,7 +336,7 @@ async def count_rollouts(
     """
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0}
     failed = []
-    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
+    for rollout in (await store.query_rollouts()).items if rollouts is None else rollouts:
         if is_of_algorithm(rollout):
             continue
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
@@ -386,21 +386,18 @@ async def sum_usage(store: LightningStore, rollouts: Sequence[Rollout] | None = 
         store: Where they are.
         rollouts: All of the run, as the store has them; None to read them.
     """
-    agent, counted = await _deleted_usage(store)
-    algorithm = await usage_past_proxy(store)
-    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
+    deleted, counted = await _deleted_usage(store)
+    agent, algorithm = [deleted], [await usage_past_proxy(store)]
+    for rollout in (await store.query_rollouts()).items if rollouts is None else rollouts:
         if not isinstance(rollout, AttemptedRollout):
             continue
-        attempts = [rollout.attempt]
+        attempts: Sequence[Attempt] = [rollout.attempt]
         if rollout.attempt.sequence_id > 1:
-            attempts = list(await store.query_attempts(rollout.rollout_id))
+            attempts = (await store.query_attempts(rollout.rollout_id)).items
         left = [attempt for attempt in attempts if attempt.attempt_id not in counted]
-        used = sum([await _usage_of(store, attempt) for attempt in left], Usage())
-        if is_of_algorithm(rollout):
-            algorithm += used
-        else:
-            agent += used
-    return RunUsage(agent, algorithm)
+        used = algorithm if is_of_algorithm(rollout) else agent
+        used += [await _usage_of(store, attempt) for attempt in left]
+    return RunUsage(total_usage(agent), total_usage(algorithm))
 
 
 def was_cut_off(attempt: Attempt) -> bool:

@@ -1,105 +1,19 @@
 """How a run stands while it goes on."""
 
-import inspect
-import logging
 import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.estimates import Estimate, estimate, without_interval
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures, usage_of_attempt
-from lightning_core.types import Attempt, AttemptedRollout, Dataset, Rollout, RolloutMode, Span, sample_key, samples_of
-
-logger = logging.getLogger(__name__)
-
-
-def warn_of_overlap(test_dataset: Dataset[Any] | None, others: Mapping[str, Dataset[Any] | None]) -> None:
-    """Warn of held-out samples that the algorithm is given, too: what it says of them flatters it.
-
-    Only lists and tuples are looked into: to read another dataset may take long.
-
-    Args:
-        test_dataset: The held-out samples.
-        others: By name, what the algorithm is given.
-    """
-    if not isinstance(test_dataset, list | tuple):
-        return
-    held_out = {sample_key(sample) for sample in test_dataset}
-    for name, dataset in others.items():
-        if not isinstance(dataset, list | tuple):
-            continue
-        both = held_out & {sample_key(sample) for sample in samples_of(dataset)}
-        if both:
-            logger.warning(
-                "lightning.test_dataset_overlaps dataset=%s shared=%d of=%d: the algorithm is given held-out samples, "
-                "too; the result on them flatters it",
-                name,
-                len(both),
-                len(held_out),
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """The most that a run does. Its text is for a person; retries of a rollout are not more rollouts."""
-
-    algorithm: object
-    """What the algorithm says that it will do."""
-    held_out: int
-    """The rollouts of the test on held-out samples, which the algorithm does not count."""
-
-    @property
-    def rollouts(self) -> int | None:
-        """All of them; None where the algorithm does not say how many it asks for."""
-        planned = getattr(self.algorithm, "rollouts", None)
-        return planned + self.held_out if isinstance(planned, int) else None
-
-    def __str__(self) -> str:
-        if not self.held_out:
-            return str(self.algorithm)
-        total = "" if self.rollouts is None else f"at most {self.rollouts:,} rollouts: "
-        return f"{total}{self.held_out:,} on held-out samples, and by the algorithm {self.algorithm}"
-
-
-def plan_of(
-    algorithm: Algorithm,
-    train_dataset: Dataset[Any] | None = None,
-    val_dataset: Dataset[Any] | None = None,
-    test_dataset: Dataset[Any] | None = None,
-) -> RunPlan | None:
-    """Return the most that a run will do, None where its algorithm does not say.
-
-    An algorithm says it with a method `plan(train_dataset, val_dataset)`. The text of what that returns is shown
-    before the run starts; where it has `rollouts`, that is the most of them.
-
-    Args:
-        algorithm: What runs, with what it starts from.
-        train_dataset: What it gets.
-        val_dataset: What it gets.
-        test_dataset: The held-out samples: what it starts from is measured on them, and what it has found.
-
-    Raises:
-        AlgorithmError: What the algorithm raised, as its `run` would: something that it needs is missing.
-    """
-    plan = getattr(algorithm, "plan", None)
-    if not inspect.ismethod(plan):
-        return None
-    try:
-        inspect.signature(plan).bind(train_dataset, val_dataset)
-    except TypeError:  # it is about something else
-        return None
-    measured = 2 if algorithm.get_initial_resources() or algorithm.get_llm_proxy() is not None else 1
-    held_out = 0 if test_dataset is None else measured * len(test_dataset)
-    return RunPlan(plan(train_dataset, val_dataset), held_out)
-
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span, sample_key
 
 RECENT_REWARDS = 1000
 """How many of the newest rewards the running mean is over."""
@@ -352,51 +266,6 @@ class Standing:
         since = self._clock() - RATE_SECONDS
         while self._ends and self._ends[0] < since:
             self._ends.popleft()
-
-
-class Onlooker:
-    """Hooks that know how a run stands.
-
-    Args:
-        standing: How it stands; None for a new one.
-    """
-
-    stays_with_algorithm = True
-    """It is told here of rollouts of runner processes, and is not sent to them."""
-
-    def __init__(self, standing: Standing | None = None) -> None:
-        self.standing = Standing() if standing is None else standing
-
-    def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> Awaitable[None] | None:
-        """Start the clock."""
-        self.standing.begin(run_id, kept)
-        return None
-
-    def lightning_rollout_start(self, attempt: Attempt) -> None:
-        """Count what runs."""
-        self.standing.attempt_began(attempt)
-
-    def lightning_rollout_end(
-        self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]
-    ) -> None:
-        """Count what ended."""
-        usage = self.standing.attempt_ended(rollout, attempt, reward, spans)
-        self._attempt_ended(rollout, attempt, reward, usage)
-
-    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> Awaitable[None] | None:
-        """Take over what the algorithm reports."""
-        self.standing.step_ended(step, metrics)
-        self._step_ended(step, metrics)
-        return None
-
-    def lightning_run_end(self, run_id: str, status: str) -> Awaitable[None] | None:
-        """Stop the clock."""
-        self.standing.end()
-        return None
-
-    def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None: ...
-
-    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None: ...
 
 
 class _Rewards:

@@ -3,25 +3,17 @@
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lightning_core.errors import InvalidRequest, StoreClosed, first_fault
-from lightning_core.store.backend import StoreBackend
-from lightning_core.store.base import OPERATIONS, LightningStore, Unset
-from lightning_core.store.clock import Clock
+from lightning_core.errors import InvalidRequest, first_fault
+from lightning_core.store.base import Unset
 from lightning_core.store.copies import copy_value
-from lightning_core.store.documents import Documents
-from lightning_core.store.query import Query, make_query
-from lightning_core.store.records import Records
-from lightning_core.store.run_end import RunEnd
-from lightning_core.store.waits import Calls, Waits, Watchdogs, counted
-from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult
-from lightning_core.types.frozen import construct
+from lightning_core.types import EnqueueRolloutRequest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -171,12 +163,6 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     return copied
 
 
-def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
-    """Return what a query found."""
-    fields = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}
-    return construct(PaginatedResult, fields, set(fields))
-
-
 def validate_fields(model: type[BaseModel], **values: Any) -> dict[str, Any]:
     """Return copies of the values that were given, as the model's fields take them.
 
@@ -199,69 +185,3 @@ def _validator(model: type[BaseModel], name: str) -> Callable[[Any], Any]:
     annotation: Any = model.model_fields[name].annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     return adapter.validator.validate_python
-
-
-_OLDER_NAMES = {"status": "status_in", "rollout_ids": "rollout_id_in"}
-
-
-def query_method(
-    declared: Callable[P, Awaitable[R]], model: type[BaseModel]
-) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Give a method the signature of one of the interface's queries; its conditions and its page become a `Query`.
-
-    The method is called with the arguments that are not options, and then the query.
-    """
-    signature = inspect.signature(declared)
-    parameters = signature.parameters.values()
-    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
-
-    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        @functools.wraps(run)
-        async def find(*args: P.args, **kwargs: P.kwargs) -> R:
-            given: dict[str, Any] = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-            is_twice = len({*names[: len(args)], *kwargs}) < len(args) + len(kwargs)
-            if is_twice or given.keys() != signature.parameters.keys():
-                signature.bind(*args, **kwargs)  # says what is wrong, much slower
-            others = [given.pop(name) for name in names]
-            for old, new in _OLDER_NAMES.items():
-                if (value := given.pop(old, None)) is not None and given[new] is None:
-                    given[new] = value
-            return await run(*others, make_query(model, **given))
-
-        find.__signature__ = signature  # type: ignore[attr-defined]
-        find.__doc__ = declared.__doc__
-        return find
-
-    return decorate
-
-
-class StorePart(LightningStore):
-    """One part of the facade, which makes what is declared here."""
-
-    _backend: StoreBackend
-    _run_id: str
-    _clock: Clock
-    _documents: Documents
-    _records: Records
-    _waits: Waits
-    _calls: Calls
-    _watchdogs: Watchdogs
-    _run_end: RunEnd
-    _view_of: "StorePart | None"
-    """The store that this one is a view of; None where it is not a view."""
-    _closed: bool
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for name in (OPERATIONS & cls.__dict__.keys()) - {"aclose"}:
-            setattr(cls, name, counted(cls.__dict__[name]))
-
-    def _check_open(self) -> None:
-        if self._closed or (self._view_of is not None and self._view_of._closed):
-            raise StoreClosed(f"the store of run {self._run_id} is closed")
-
-    async def _look(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
-        """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
-        self._check_open()
-        await self._records.expire(gives_sign=gives_sign)

@@ -7,7 +7,7 @@ saved state). It knows nothing of statuses beyond what `lightning_core.lifecycle
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 from lightning_core.errors import StoreError
 from lightning_core.lifecycle import ENDED, Request, RolloutRecord
@@ -64,10 +64,8 @@ class StoreBackend(ABC):
     def capabilities(self) -> LightningStoreCapabilities:
         """What a store over this backend can do."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether others than this process may write to the same data while it is open; no by default."""
-        return False
+    is_shared: ClassVar[bool] = False
+    """Whether others than this process may write to the same data while it is open."""
 
     async def kept_runs(self) -> list[str]:
         """Return the runs of which anything is kept beyond this process, oldest first; none by default."""

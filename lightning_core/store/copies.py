@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.rewards import bare_rewards, shown_metadata
-from lightning_core.types import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, Span, Worker
+from lightning_core.rewards import FINAL_REWARD, bare_rewards
+from lightning_core.types import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, Span, Worker
 from lightning_core.types.frozen import clone, construct
 from lightning_core.types.span import Event, TraceStatus, plain_attributes
 
@@ -50,19 +50,15 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _copy_config(config: RolloutConfig) -> RolloutConfig:
-    return clone(config, retry_condition=config.retry_condition.copy())
-
-
 def copy_attempt(attempt: Attempt) -> Attempt:
     """Copy an attempt, as others see it."""
-    return clone(attempt, metadata=copy_value(shown_metadata(attempt.metadata)))
+    return clone(attempt, metadata=copy_value(_shown(attempt.metadata)))
 
 
 def copy_rollout(record: RolloutRecord) -> Rollout:
     """Copy the rollout of a record; an `AttemptedRollout` once it has an attempt."""
-    if record.latest is not None:
-        return copy_attempted(record, record.latest)
+    if record.attempts:
+        return copy_attempted(record, record.attempts[-1])
     return clone(record.rollout, **copy_fields(record.rollout))
 
 
@@ -89,16 +85,26 @@ def _without_collections() -> Iterator[None]:
 def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     """Copy the rollout of a record together with one of its attempts."""
     rollout = record.rollout
-    fields = {**copy_fields(rollout), "attempt": copy_attempt(attempt)}
+    shown = copy_value(_shown(attempt.metadata))
+    fields = {**copy_fields(rollout), "attempt": clone(attempt, metadata=shown)}
     return construct(AttemptedRollout, fields, rollout.__pydantic_fields_set__ | {"attempt"})
 
 
 def copy_fields(rollout: Rollout | EnqueueRolloutRequest) -> dict[str, Any]:
     """Return copies of the fields of a rollout, or of a request for one."""
-    return {
-        name: _copy_config(value) if isinstance(value, RolloutConfig) else copy_value(value)
-        for name, value in rollout.__dict__.items()
-    }
+    config = rollout.config
+    fields = {name: value if value is config else copy_value(value) for name, value in rollout.__dict__.items()}
+    if config is not None:
+        fields["config"] = clone(config, retry_condition=config.retry_condition.copy())
+    return fields
+
+
+def _shown(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return an attempt's metadata as others see them: without a final reward as long as there is none."""
+    kept = None if metadata is None else metadata.get(FINAL_REWARD)
+    if metadata is None or kept not in ({}, []):
+        return metadata
+    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or (None if kept == {} else {})
 
 
 def copy_worker(worker: Worker) -> Worker:

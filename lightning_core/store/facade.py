@@ -15,15 +15,7 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, first_fault
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
-from lightning_core.store.arguments import (
-    as_float,
-    as_ids,
-    as_pairs,
-    check_str,
-    make_page,
-    query_method,
-    validate_fields,
-)
+from lightning_core.store.arguments import as_float, as_ids, as_pairs, check_str, validate_fields
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import (
     OPERATIONS,
@@ -35,14 +27,14 @@ from lightning_core.store.base import (
 )
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_value, copy_worker, own_spans, without_content
-from lightning_core.store.documents import Documents
+from lightning_core.store.deadlines import Deadlines, PauseDetector
+from lightning_core.store.operations import Calls, make_page, query_method
 from lightning_core.store.query import Query, select
-from lightning_core.store.records import Records, make_id
-from lightning_core.store.requests import make_request_of
+from lightning_core.store.records import Documents, Records, make_id, make_request_of
 from lightning_core.store.rollouts import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.run_end import RUN_STATE, RunEnd
 from lightning_core.store.tracking import MetricsBackend, track
-from lightning_core.store.waits import Calls, PauseDetector, Waits, Watchdogs
+from lightning_core.store.waits import Waits
 from lightning_core.types import NamedResources, PaginatedResult, ProxyLLM, ResourcesUpdate, Span, Worker
 from lightning_core.types.frozen import clone
 from lightning_core.types.span import MAX_SEQUENCE_ID
@@ -98,13 +90,10 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         self._pauses: PauseDetector = pauses
         self._calls = Calls() if _root is None else _root._calls
         self._records = Records(
-            backend, self._run_id, self._clock, self._documents, pauses, lease_seconds=lease, tracker=tracker
+            backend, self._run_id, self._clock, self._documents, lease_seconds=lease, tracker=tracker
         )
         self._waits = Waits()
-        self._watchdogs = Watchdogs(
-            *(backend, self._run_id, self._clock, self._waits, pauses),
-            *(self._records.expire, self._records.next_deadline),
-        )
+        self._deadlines = Deadlines(backend, self._run_id, self._clock, self._records, self._waits, pauses)
         self._unwatch = backend.watch(self._run_id, self._waits.note)
         self._run_ends: dict[str, RunEnd] = {}
         """By run; those of a view are its root's."""
@@ -115,6 +104,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     @property
     def run_id(self) -> str:
+        return self._run_id
+
+    def find_run_id(self) -> str:
         return self._run_id
 
     def for_run(self, run_id: str) -> LightningStore:
@@ -136,7 +128,6 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return view
 
     async def kept_runs(self) -> Sequence[str]:
-        self._check_open()
         return await self._backend.kept_runs()
 
     @property
@@ -153,14 +144,13 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return self._lease_seconds
 
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
-        return self._watchdogs.on_duty()
+        return self._deadlines.on_duty()
 
     def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
         self._check_open()
         return self._backend.watch(self._run_id, lambda change: listener(change.rollout_id))
 
     async def statistics(self) -> LightningStoreStatistics:
-        self._check_open()
         counts = await self._backend.count(self._run_id)
         return {
             "name": self._backend.name,
@@ -187,11 +177,12 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         with self._views_lock:
             is_first, self._is_backend_open = self._is_backend_open, False
         if is_first:
-            closing = self._calls.begin()  # another caller of this waits for it, too, as long as for the calls
+            self._calls.under_way.add(self)  # another caller of this waits for it, too, as long as for the calls
             try:
                 await self._backend.aclose()
             finally:
-                self._calls.end(closing)
+                self._calls.under_way.discard(self)
+                self._calls.wake()
 
     # Spans
 
@@ -205,7 +196,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             raise InvalidRequest(
                 f"sequence_id is {largest}; it is at most {MAX_SEQUENCE_ID}, or 0 to have the store number the span"
             )
-        await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
+        await self._deadlines.look(
+            gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans)
+        )
         attempts = [(span.rollout_id, span.attempt_id) for span in spans]
         records = await self._records.of_attempts(dict.fromkeys(attempts))
         spans = [
@@ -249,13 +242,11 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
-        self._check_open()
         await self._records.of_attempts(set(rollout_attempt_ids))
         return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
 
     @query_method(LightningStore.query_spans, Span)
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Span]:
-        self._check_open()
         record = await self._backend.get(self._run_id, rollout_id)
         own = None
         if record is not None and attempt_id is not None:
@@ -271,16 +262,14 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     async def add_resources(
         self, resources: NamedResources, *, parent_id: str | None = None, request_id: str | None = None
     ) -> ResourcesUpdate:
-        self._check_open()
         check_str("parent_id", parent_id)
-        if parent_id is not None and await self._documents.find("resources", parent_id) is None:
+        if parent_id is not None and await self._backend.get_document(self._run_id, "resources", parent_id) is None:
             raise NotFound(f"run {self._run_id} has no resources {parent_id!r}; add them first")
         return await self._write_resources(make_id("rs", self._run_id, request_id), resources, request_id, parent_id)
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources, *, request_id: str | None = None
     ) -> ResourcesUpdate:
-        self._check_open()
         return await self._write_resources(resources_id, resources, request_id)
 
     async def _write_resources(
@@ -308,17 +297,14 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return ResourcesUpdate.model_validate(copy_value(value))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        self._check_open()
         return await self._documents.get("resources", resources_id, ResourcesUpdate)
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
-        self._check_open()
         latest = await self._backend.latest_key(self._run_id, "resources")
         return None if latest is None else await self._documents.get("resources", latest, ResourcesUpdate)
 
     @query_method(LightningStore.query_resources, ResourcesUpdate)
     async def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
-        self._check_open()
         found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
         return make_page(found, query, total)
 
@@ -335,7 +321,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         check_str("worker_id", worker_id)
         named_attempts = None if isinstance(attempts, Unset) else as_pairs("attempts", attempts)
         alive = None if named_attempts is None else {attempt_id for _, attempt_id in named_attempts}
-        await self._look(
+        await self._deadlines.look(
             gives_sign=lambda attempt: attempt.worker_id == worker_id if alive is None else attempt.attempt_id in alive
         )
         if heartbeat_stats is None:
@@ -346,12 +332,12 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return copy_worker(await self._records.heartbeat(worker_id, fields, named_attempts, request=request))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        await self._look()
+        await self._deadlines.look()
         return await self._documents.get("workers", worker_id, Worker)
 
     @query_method(LightningStore.query_workers, Worker)
     async def query_workers(self, query: Query) -> PaginatedResult[Worker]:
-        await self._look()
+        await self._deadlines.look()
         found, total = select(await self._documents.all("workers", Worker), query)
         return make_page(found, query, total)
 
@@ -373,7 +359,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     async def _ended(self, rollout_ids: Sequence[str], before: str) -> list[str]:
         rollout_ids = as_ids("rollout_ids", rollout_ids)
-        await self._look()
+        await self._deadlines.look()
         ended = []
         records = await self._backend.get_many(self._run_id, rollout_ids)
         for rollout_id, record in zip(rollout_ids, records, strict=True):
@@ -385,22 +371,18 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         return ended
 
     async def delete_run(self) -> None:
-        self._check_open()
         await self._backend.delete_run(self._run_id)
         self._run_end.forget()
 
     # The run
 
     async def begin_run(self, *, request_id: str | None = None) -> None:
-        self._check_open()
         await self._run_end.begin(request_id=request_id)
 
     async def end_run(self, *, request_id: str | None = None) -> None:
-        self._check_open()
         await self._run_end.end(request_id=request_id)
 
     async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
-        self._check_open()
         if name == RUN_STATE:
             raise InvalidRequest(f"{name!r} says whether the run has ended; call end_run or begin_run")
         try:
@@ -412,8 +394,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         await self._documents.change("state", name, lambda _: saved, request=request)
 
     async def load_state(self, name: str) -> Any:
-        self._check_open()
-        document = await self._documents.find("state", name)
+        document = await self._backend.get_document(self._run_id, "state", name)
         return None if document is None else copy_value(document.value)
 
     def _share_run_end(self, root: "StoreFacade") -> None:

@@ -247,6 +247,11 @@ class MemoryBackend(StoreBackend):
         with self._lock:
             return self._run(run_id).records.get(rollout_id)
 
+    async def get_many(self, run_id: str, rollout_ids: Sequence[str]) -> list[RolloutRecord | None]:
+        """Return what `get` gives for each id."""
+        with self._lock:
+            return list(map(self._run(run_id).records.get, rollout_ids))
+
     async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
         """Write `new` with the next revision if the record still has the revision of `old`."""
         with self._lock:
@@ -254,7 +259,7 @@ class MemoryBackend(StoreBackend):
             present = run.records.get(old.rollout.rollout_id)
             if present is None or present.revision != old.revision:
                 return False
-            change = run.write(new.at_revision(old.revision + 1))
+            change = run.write(new._replace(revision=old.revision + 1))
         self._listeners.tell((change,))
         return True
 
@@ -275,7 +280,7 @@ class MemoryBackend(StoreBackend):
                 again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
                 return [record for record in again if record is not None]
             while len(claimed) < limit and (record := run.pop_queued()) is not None:
-                begun = begin(record).at_revision(record.revision + 1)
+                begun = begin(record)._replace(revision=record.revision + 1)
                 changes.append(run.write(begun))
                 claimed.append(begun)
             if request_id is not None and claimed:

@@ -1,25 +1,26 @@
-"""Rollout records of one run: read, changed by compare-and-set, and followed by their workers."""
+"""Records and documents of one run: read, and changed by compare-and-set, once for each request."""
 
 import hashlib
-import math
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.rewards import Arrival, metadata_at_first, with_rewards_of
-from lightning_core.store.backend import Document, StoreBackend
+from lightning_core.rewards import FINAL_REWARD, Arrival, with_rewards_of
+from lightning_core.store.backend import Document, DocumentKind, StoreBackend
 from lightning_core.store.clock import Clock
-from lightning_core.store.copies import copy_fields
-from lightning_core.store.documents import Documents
-from lightning_core.store.requests import check_same, make_request_of, recall
+from lightning_core.store.copies import copy_fields, copy_value
 from lightning_core.store.tracking import MetricsBackend, counting, track_end
-from lightning_core.store.waits import PauseDetector
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.frozen import construct, evolve
+
+M = TypeVar("M", bound=BaseModel)
 
 Change = Callable[[RolloutRecord], RolloutRecord]
 
@@ -62,11 +63,6 @@ def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
 
 def _is_followed(record: RolloutRecord, attempt: Attempt) -> bool:
     return attempt.end_time is not None or _executes(record, attempt)
-
-
-def _is_late(record: RolloutRecord, gives_sign: Callable[[Attempt], bool]) -> bool:
-    deadline, attempt = lifecycle.deadline(record), record.latest
-    return deadline is not None and deadline.is_fault and attempt is not None and gives_sign(attempt)
 
 
 def _worker(fields: dict[str, Any]) -> Worker:
@@ -125,6 +121,148 @@ def check_began(beginning: Beginning, record: RolloutRecord) -> None:
         check_same(record.request(beginning.request.request_id), own)
 
 
+def digest_of(*parts: Any) -> str:
+    """Return 16 characters that stand for values; none where JSON cannot hold them: these cannot be compared."""
+    try:
+        text = _encode(parts)
+    except (TypeError, ValueError, RecursionError):  # not what JSON can hold: the memory store takes it all the same
+        return ""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def make_request_of(request_id: str | None, operation: str, *arguments: Any) -> Request | None:
+    """Return what is remembered of a request: its id, and what stands for its arguments. None without an id."""
+    return None if request_id is None else Request(request_id, None, digest_of(operation, *arguments))
+
+
+def check_same(known: Request | None, request: Request) -> None:
+    """Check that a request is the one that came under its id before, if one did.
+
+    Raises:
+        InvalidRequest: When that one had other arguments.
+    """
+    if known is not None and known.digest and request.digest and known.digest != request.digest:
+        raise InvalidRequest(
+            f"request id {request.request_id!r} came before with other arguments; an id names one request, so repeat "
+            "it as it was, or take a new id"
+        )
+
+
+async def recall(
+    backend: StoreBackend, run_id: str, owner: str, requests: Sequence[Request], request: Request, *, now: float
+) -> Request | None:
+    """Return the request of this id that changed a record before, None where this is the first.
+
+    Before a record forgets its oldest requests in favour of this one, the backend keeps them.
+
+    Args:
+        backend: Where they are kept.
+        run_id: The run.
+        owner: The record.
+        requests: What the record itself remembers.
+        request: The request.
+        now: The time, in seconds since the epoch.
+
+    Raises:
+        InvalidRequest: When that one had other arguments.
+    """
+    known = next((each for each in requests if each.request_id == request.request_id), None)
+    if known is None and len(requests) >= lifecycle.MAX_REQUESTS:
+        surplus = requests[: len(requests) + 1 - lifecycle.MAX_REQUESTS]
+        known = await backend.remember_requests(run_id, owner, surplus, now=now, wanted=request.request_id)
+    check_same(known, request)
+    return known
+
+
+def _encode_model(value: Any) -> Any:
+    return value.__dict__ if isinstance(value, BaseModel) else type(value).__qualname__
+
+
+_encode = json.JSONEncoder(sort_keys=True, default=_encode_model).encode
+
+
+class Documents:
+    """The documents of one run.
+
+    Args:
+        backend: Where they are kept.
+        run_id: Whose documents.
+        clock: Where the time comes from.
+    """
+
+    def __init__(self, backend: StoreBackend, run_id: str, clock: Clock) -> None:
+        self._backend = backend
+        self._run_id = run_id
+        self._clock = clock
+
+    async def get(self, kind: DocumentKind, key: str, model: type[M]) -> M | None:
+        """Return the document of this key, or None when there is none."""
+        document = await self.find(kind, key)
+        return None if document is None else _read(document, model)
+
+    async def find(self, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key as it is kept, or None when there is none. Its value is not to be changed."""
+        return await self._backend.get_document(self._run_id, kind, key)
+
+    async def all(self, kind: DocumentKind, model: type[M]) -> list[M]:
+        """Return all documents of a kind, in the order of their creation."""
+        return [_read(document, model) for document in await self._backend.list_documents(self._run_id, kind)]
+
+    async def change(
+        self,
+        kind: DocumentKind,
+        key: str,
+        change: Callable[[Any], Any],
+        *,
+        request: Request | None = None,
+        for_a_day: bool = True,
+        known: Document | None = None,
+    ) -> Any:
+        """Write what `change` makes of the document's value (None when there is none), by compare-and-set.
+
+        Args:
+            kind: The document's kind.
+            key: Its key.
+            change: Returns the value that follows, which is the document's from then on and may share parts with the
+                one before; the same object for no change.
+            request: Makes the change once, however often it is asked for.
+            for_a_day: Whether the request is remembered for a day, rather than until a few newer ones have come.
+            known: The document as it was a moment ago, which saves reading it. Only for a change that changes something
+                whatever it finds.
+
+        Returns:
+            The value as it is now. It is not to be changed.
+
+        Raises:
+            InvalidRequest: When the request came before with other arguments.
+        """
+        document = await self.find(kind, key) if known is None else known
+        while True:
+            present = None if document is None else document.value
+            revision, requests = (0, ()) if document is None else (document.revision, document.requests)
+            if request is not None:
+                if any(each.request_id == request.request_id for each in requests) and not for_a_day:
+                    return present
+                if for_a_day and await recall(
+                    self._backend, self._run_id, f"{kind}/{key}", requests, request, now=self._clock.now()
+                ):
+                    return present
+                requests = (*requests, request)[-lifecycle.MAX_REQUESTS :]
+            changed = change(present)
+            if document is not None and changed is present and request is None:
+                return present
+            written = await self._backend.put_document(
+                self._run_id, kind, key, changed, revision=revision, requests=requests
+            )
+            if written is not None:
+                return changed
+            document = await self.find(kind, key)
+
+
+def _read(document: Document, model: type[M]) -> M:
+    return model.model_validate(copy_value(document.value))
+
+
 class Records:
     """The rollout records of one run.
 
@@ -133,7 +271,6 @@ class Records:
         run_id: Whose records.
         clock: Where the time comes from.
         documents: Where the run's workers are kept.
-        pauses: Says since when silence counts.
         lease_seconds: How long a worker that sends heartbeats may be silent.
         tracker: Where rollouts that end are counted; None for nowhere.
     """
@@ -144,7 +281,6 @@ class Records:
         run_id: str,
         clock: Clock,
         documents: Documents,
-        pauses: PauseDetector,
         *,
         lease_seconds: float,
         tracker: MetricsBackend | None = None,
@@ -153,10 +289,8 @@ class Records:
         self._run_id = run_id
         self._clock = clock
         self._documents = documents
-        self._pauses = pauses
         self._lease_seconds = lease_seconds
         self._tracker = tracker
-        self._moving = False
 
     async def get(self, rollout_id: str) -> RolloutRecord:
         """Return a record.
@@ -232,65 +366,6 @@ class Records:
                 return changed
             record = await self.get(rollout_id)
 
-    async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
-        """End what is due. Silence counts from when this process began, or stood still last; see `PauseDetector`.
-
-        Args:
-            gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is.
-        """
-        # At once, before anything is awaited: the next caller has to see it, too.
-        self._pauses.notice()
-        if (by := self._pauses.to_move(self._run_id)) is not None:
-            await self._move_times(by)
-        if self._moving:
-            return
-        now = self._clock.now()
-        due = await self._backend.due(self._run_id, now)
-        if not due:
-            self._pauses.looked(late_sign=False)
-            return
-        signs = {record.rollout.rollout_id for record in due if gives_sign and _is_late(record, gives_sign)}
-        self._pauses.looked(late_sign=bool(signs))
-        heard_since = self._pauses.began()
-        for record in due:
-            deadline = lifecycle.deadline(record, heard_since=heard_since)
-            if record.rollout.rollout_id in signs or (deadline is not None and now < deadline.at):
-                continue
-            try:
-                changed = await self.change(
-                    record.rollout.rollout_id, lambda record: lifecycle.expire(record, now, heard_since=heard_since)
-                )
-            except NotFound:  # deleted since
-                continue
-            if changed.latest is not None:
-                await self.follow(changed, changed.latest)
-
-    async def next_deadline(self) -> float | None:
-        """Return when something has to be ended next, in seconds since the epoch; None when nothing has a deadline."""
-        at = await self._backend.next_deadline(self._run_id)
-        if at is None or at > self._clock.now():
-            return at
-        # What is due has one more term, and there may be other deadlines before its end.
-        timed, heard_since = await self._backend.due(self._run_id, math.inf), self._pauses.began()
-        deadlines = [lifecycle.deadline(record, heard_since=heard_since) for record in timed]
-        return min((each.at for each in deadlines if each is not None), default=None)
-
-    async def _move_times(self, by: float) -> None:
-        """Where the wall clock was set, move the times of what runs with it, and none of them is in the future.
-
-        Those of shared data stay: each of the processes would move them. They have their machines' clocks in step.
-        """
-        if self._backend.is_shared:
-            return
-        now = self._clock.now()
-        self._moving = True
-        try:
-            for record in await self._backend.due(self._run_id, math.inf):
-                with suppress(NotFound):  # deleted since
-                    await self.change(record.rollout.rollout_id, lambda record: lifecycle.move_times(record, now, by))
-        finally:
-            self._moving = False
-
     async def insert(
         self,
         requests: Sequence[EnqueueRolloutRequest],
@@ -344,7 +419,7 @@ class Records:
         A worker that has sent heartbeats holds a lease on the attempt.
         """
         resources_id = await self._backend.latest_key(self._run_id, "resources")
-        worker = None if worker_id is None else await self._documents.find("workers", worker_id)
+        worker = None if worker_id is None else await self._backend.get_document(self._run_id, "workers", worker_id)
         lease_seconds = self._lease_seconds if _sends_heartbeats(worker) else None
         # A claim and a start are different requests, even under one id: what a start began, a claim may get later.
         request = make_request_of(None if request_id is None else f"{kind} {request_id}", kind, worker_id)
@@ -359,7 +434,7 @@ class Records:
                 attempt_id=attempt_id,
                 worker_id=worker_id,
                 lease_seconds=lease_seconds,
-                metadata=metadata_at_first(),
+                metadata={FINAL_REWARD: {}},  # no reward has been there so far
             )
             if request is not None:
                 begun = lifecycle.with_request(begun, request._replace(attempt_id=attempt_id))
@@ -371,7 +446,7 @@ class Records:
 
     async def claim(
         self, limit: int, worker_id: str | None, *, asked_at: float, request_id: str | None = None
-    ) -> list[RolloutRecord] | None:
+    ) -> list[tuple[RolloutRecord, Attempt]] | None:
         """Begin an attempt of up to `limit` queued rollouts; of none for a request that was answered with nothing.
 
         Args:
@@ -381,8 +456,8 @@ class Records:
             request_id: Makes the claim once, however often it is asked for.
 
         Returns:
-            The records; to a repeated request those that it got before and that were not taken from it. None when
-            there was nothing to claim, and may be later.
+            The records with their attempts; to a repeated request those that it got before and that were not taken
+            from it. None when there was nothing to claim, and may be later.
         """
         beginning = await self.beginning("claim", worker_id, request_id=request_id)
         if request_id is not None and await self._answered_with_nothing(request_id):
@@ -390,14 +465,15 @@ class Records:
         claimed = await self._backend.claim(self._run_id, limit, beginning.begin, request_id=request_id)
         if not claimed:
             return [] if limit == 0 else None
+        begun = [(record, own_attempt(record, "claim", request_id)) for record in claimed]
         if request_id is not None:
             for record in claimed:
                 check_began(beginning, record)
             # A repeated request may come late: what has ended or was taken from it since is not for it to execute.
-            claimed = [record for record in claimed if _executes(record, own_attempt(record, "claim", request_id))]
-        if claimed:
-            await self.assign(beginning, claimed, asked_at=asked_at)
-        return claimed
+            begun = [(record, attempt) for record, attempt in begun if _executes(record, attempt)]
+        if begun:
+            await self.assign(beginning, begun, asked_at=asked_at)
+        return begun
 
     async def answer_with_nothing(self, request_id: str) -> None:
         """Remember that a claim was answered with nothing: a copy of it that comes late claims nothing, too."""
@@ -410,19 +486,22 @@ class Records:
         return known is not None
 
     async def assign(
-        self, beginning: Beginning, records: Sequence[RolloutRecord], *, asked_at: float | None = None
+        self,
+        beginning: Beginning,
+        attempts: Sequence[tuple[RolloutRecord, Attempt]],
+        *,
+        asked_at: float | None = None,
     ) -> None:
         """Let a worker's record follow the attempts that its request began, once for each request.
 
         Args:
             beginning: What began them.
-            records: Their records.
+            attempts: Each with its record.
             asked_at: When the worker asked for work; None when it did not.
         """
         if beginning.worker_id is None:
             return
-        now, kind, request_id = self._clock.now(), beginning.kind, beginning.request_id
-        attempts = [(record, own_attempt(record, kind, request_id)) for record in records]
+        now = self._clock.now()
 
         def change(worker: Worker) -> Worker:
             if asked_at is not None:
@@ -528,7 +607,9 @@ class Records:
 
     async def handing_over(self, attempt_id: str, worker_id: str | None) -> Change:
         """Return what gives an attempt to another worker, or to none."""
-        keeps_lease = worker_id is not None and _sends_heartbeats(await self._documents.find("workers", worker_id))
+        keeps_lease = worker_id is not None and _sends_heartbeats(
+            await self._backend.get_document(self._run_id, "workers", worker_id)
+        )
         return lambda record: lifecycle.hand_over(record, attempt_id, worker_id, keeps_lease=keeps_lease)
 
     async def follow(

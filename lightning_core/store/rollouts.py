@@ -8,25 +8,22 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import keep_final_reward
 from lightning_core.store.arguments import (
-    StorePart,
     as_float,
     as_ids,
     as_int,
     as_mapping,
     as_timeout,
     check_str,
-    make_page,
     make_request,
     make_requests,
-    query_method,
     takes_fields,
     validate_fields,
 )
 from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
+from lightning_core.store.operations import StorePart, make_page, query_method
 from lightning_core.store.query import Query, make_query, select
-from lightning_core.store.records import check_began, own_attempt
-from lightning_core.store.requests import make_request_of
+from lightning_core.store.records import check_began, make_request_of, own_attempt
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -46,21 +43,19 @@ class ClaimPart(StorePart):
         self, fields: Mapping[str, Any], worker_id: str | None, request_id: str | None
     ) -> AttemptedRollout:
         check_str("worker_id", worker_id)
-        self._check_open()
         wanted = make_request(fields)
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         request = make_request_of(request_id, "start_rollout", wanted.input, wanted.mode)
         [record] = await self._records.insert([wanted], request, begin=beginning.begin)
         check_began(beginning, record)
-        await self._records.assign(beginning, [record])
-        return copy_attempted(record, own_attempt(record, "start", request_id))
+        attempt = own_attempt(record, "start", request_id)
+        await self._records.assign(beginning, [(record, attempt)])
+        return copy_attempted(record, attempt)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
     ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(
-            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
-        )
+        claimed = await self._dequeue(1, worker_id, wait_seconds, request_id)
         return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
@@ -71,10 +66,14 @@ class ClaimPart(StorePart):
         wait_seconds: float | None = 0.0,
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
+        return await self._dequeue(as_int("limit", limit), worker_id, wait_seconds, request_id)
+
+    async def _dequeue(
+        self, limit: int, worker_id: str | None, wait_seconds: float | None, request_id: str | None
+    ) -> Sequence[AttemptedRollout]:
         check_str("worker_id", worker_id)
         wait_seconds = as_timeout("wait_seconds", wait_seconds)
-        self._check_open()
-        if as_int("limit", limit) >= 1:
+        if limit >= 1:
             claimed = await self._claim_in_time(limit, worker_id, wait_seconds, request_id)
         elif request_id is not None:
             claimed = await self._claim(0, worker_id, self._clock.now(), request_id)
@@ -104,7 +103,7 @@ class ClaimPart(StorePart):
                 seconds = None if until is None else until - self._clock.monotonic()
                 if claimed is not None or (seconds is not None and seconds <= 0):
                     return claimed
-                async with self._watchdogs.on_duty():
+                async with self._deadlines.on_duty():
                     await self._clock.wait(ticket.future, seconds)
                 if ticket.future.done():
                     ticket, unanswered = self._waits.for_work(), True
@@ -115,22 +114,22 @@ class ClaimPart(StorePart):
         self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
     ) -> AttemptedRollout:
         check_str("worker_id", worker_id)
-        await self._look()
+        await self._deadlines.look()
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         record = await self._records.change(rollout_id, beginning.begin)
         check_began(beginning, record)
-        await self._records.assign(beginning, [record])
-        return copy_attempted(record, own_attempt(record, "start", request_id))
+        attempt = own_attempt(record, "start", request_id)
+        await self._records.assign(beginning, [(record, attempt)])
+        return copy_attempted(record, attempt)
 
     async def _claim(
         self, limit: int, worker_id: str | None, asked_at: float, request_id: str | None
     ) -> list[AttemptedRollout] | None:
-        await self._run_end.check()
-        await self._look()
+        if self._run_end.is_ended is not False:
+            await self._run_end.check()
+        await self._deadlines.look()
         claimed = await self._records.claim(limit, worker_id, asked_at=asked_at, request_id=request_id)
-        if claimed is None:
-            return None
-        return [copy_attempted(record, own_attempt(record, "claim", request_id)) for record in claimed]
+        return None if claimed is None else [copy_attempted(record, attempt) for record, attempt in claimed]
 
 
 class RolloutPart(StorePart):
@@ -147,13 +146,13 @@ class RolloutPart(StorePart):
         return await self._enqueue(make_requests(rollouts), request_id)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        await self._look()
+        await self._deadlines.look()
         record = await self._backend.get(self._run_id, rollout_id)
         return None if record is None else copy_rollout(record)
 
     @query_method(LightningStore.query_rollouts, Rollout)
     async def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
-        await self._look()
+        await self._deadlines.look()
         records, total = await self._backend.find(self._run_id, query)
         return make_page(copy_rollouts(records), query, total)
 
@@ -161,7 +160,7 @@ class RolloutPart(StorePart):
     async def update_rollout(
         self, rollout_id: str, fields: Mapping[str, Any], status: RolloutStatus | Unset, request_id: str | None
     ) -> Rollout:
-        await self._look()
+        await self._deadlines.look()
         validate_fields(Rollout, status=status)
         changed = validate_fields(Rollout, **fields)
 
@@ -181,12 +180,11 @@ class RolloutPart(StorePart):
         enough = different if min_ended is None else as_int("min_ended", min_ended)
         if not 0 <= enough <= different:
             raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
-        self._check_open()
         until = None if timeout is None else self._clock.monotonic() + timeout
         while True:
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
-                await self._look()
+                await self._deadlines.look()
                 found = await self._backend.get_many(self._run_id, rollout_ids)
                 ended = [record for record in found if record and record.rollout.status in lifecycle.ENDED]
                 over = {record.rollout.rollout_id for record in ended}
@@ -196,13 +194,12 @@ class RolloutPart(StorePart):
                 if needed <= 0 or (seconds is not None and seconds <= 0):
                     return [copy_rollout(record) for record in ended]
                 self._waits.narrow(ticket, there - over, needed)
-                async with self._watchdogs.on_duty():
+                async with self._deadlines.on_duty():
                     await self._clock.wait(ticket.future, seconds)
             finally:
                 self._waits.leave_results(ticket)
 
     async def _enqueue(self, requests: list[EnqueueRolloutRequest], request_id: str | None) -> list[Rollout]:
-        self._check_open()
         latest = None
         if any(each.resources_id is None for each in requests):
             latest = await self._backend.latest_key(self._run_id, "resources")
@@ -216,13 +213,13 @@ class AttemptPart(StorePart):
 
     @query_method(LightningStore.query_attempts, Attempt)
     async def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
-        await self._look()
+        await self._deadlines.look()
         record = await self._backend.get(self._run_id, rollout_id)
         attempts, total = select(() if record is None else record.attempts, query)
         return make_page([copy_attempt(attempt) for attempt in attempts], query, total)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        await self._look()
+        await self._deadlines.look()
         record = await self._backend.get(self._run_id, rollout_id)
         return None if record is None or record.latest is None else copy_attempt(record.latest)
 
@@ -238,7 +235,7 @@ class AttemptPart(StorePart):
         add_metadata: Mapping[str, Any] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Attempt:
-        await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
+        await self._deadlines.look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
         fields = validate_fields(Attempt, status=status, metadata=metadata)
         fields.pop("status", None)
         added = as_mapping("add_metadata", add_metadata)
@@ -281,7 +278,7 @@ class AttemptPart(StorePart):
         self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
     ) -> Attempt:
         check_str("reason", reason)
-        await self._look()
+        await self._deadlines.look()
         request = make_request_of(request_id, "report_fault", attempt_id, reason)
         record = await self._records.change(
             rollout_id, lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason), request=request
@@ -292,7 +289,6 @@ class AttemptPart(StorePart):
 
     async def report_dead_workers(self, reason: str) -> int:
         # Without a look at what is due: the time that has passed since their death does not count.
-        self._check_open()
         query = make_query(Rollout, status_in=("preparing", "running"))
         ended = 0
         for found in (await self._backend.find(self._run_id, query))[0]:

@@ -7,8 +7,7 @@ from typing import Final
 
 from lightning_core.errors import RunEnded
 from lightning_core.store.base import LightningStore
-from lightning_core.store.documents import Documents
-from lightning_core.store.requests import make_request_of
+from lightning_core.store.records import Documents, make_request_of
 from lightning_core.store.waits import Waits
 
 RUN_STATE: Final = "lightning.run"
@@ -28,8 +27,8 @@ class RunEnd:
         self._run_id = run_id
         self._documents = documents
         self._is_shared = is_shared
-        self._is_ended: bool | None = None
-        """None where it has to be looked up."""
+        self.is_ended: bool | None = None
+        """Whether the run has ended; None where it has to be looked up."""
         self._lock = threading.Lock()
         self._waiting: weakref.WeakSet[Waits] = weakref.WeakSet()
 
@@ -44,7 +43,7 @@ class RunEnd:
         Raises:
             RunEnded: When the run has ended.
         """
-        if await self._look() if self._is_ended is None else self._is_ended:
+        if await self._look() if self.is_ended is None else self.is_ended:
             raise RunEnded(f"run {self._run_id} has ended; there is no more work")
 
     async def begin(self, *, request_id: str | None = None) -> None:
@@ -66,19 +65,19 @@ class RunEnd:
 
     def _look_up_again(self) -> None:
         if self._is_shared:
-            self._is_ended = None
+            self.is_ended = None
 
     def forget(self) -> None:
         """Record that the run was deleted."""
-        self._is_ended = None
+        self.is_ended = None
 
     async def _look(self) -> bool:
         document = await self._documents.find("state", RUN_STATE)
         found = document is not None and bool(document.value["ended"])
-        if self._is_ended is not None:  # it was begun or ended meanwhile
-            return self._is_ended
+        if self.is_ended is not None:  # it was begun or ended meanwhile
+            return self.is_ended
         if not self._is_shared:
-            self._is_ended = found
+            self.is_ended = found
         return found
 
     async def _keep(self, ended: bool, request_id: str | None) -> bool:
@@ -87,7 +86,7 @@ class RunEnd:
         return bool(kept["ended"])
 
     def _take(self, is_ended: bool) -> None:
-        self._is_ended = is_ended
+        self.is_ended = is_ended
         if is_ended:
             with self._lock:
                 waiting = tuple(self._waiting)

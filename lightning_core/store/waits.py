@@ -1,18 +1,13 @@
 """Waiting for work and for results: notified by changes, whichever thread or event loop they come from."""
 
 import asyncio
-import functools
-import logging
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lightning_core.errors import StoreClosed
 from lightning_core.lifecycle import ENDED, QUEUED
-from lightning_core.store.backend import Change, StoreBackend
-from lightning_core.store.clock import Clock
+from lightning_core.store.backend import Change
 
 
 class Listeners:
@@ -51,100 +46,6 @@ class Listeners:
                 listener(change)
 
 
-_SET_SECONDS = 1.0
-"""By how much the wall clock has to jump to have been set. It is slewed by less between two looks."""
-
-
-class PauseDetector:
-    """Knows since when workers can have given signs of life; shared by all views of a store.
-
-    Workers could not deliver their heartbeats to a process that was not there or was stopped (a signal, a machine that
-    slept, a blocked loop). When it goes on, all leases may be overdue at once. So no worker is lost to silence before
-    that silence has lasted for a whole term that this process has seen.
-
-    That it stood still is noticed in two ways: a caller that planned to look at the deadlines is late, and no other
-    has looked since that look was due; or, where no one planned to, a worker that is late itself is the first to call
-    for the length of a lease.
-
-    Time is measured by the monotonic clock. Where the wall clock is set, the times of what runs are moved with it.
-
-    Args:
-        clock: Where the time comes from.
-        lease_seconds: How long a worker that sends heartbeats may be silent.
-    """
-
-    def __init__(self, clock: Clock, lease_seconds: float) -> None:
-        self._clock = clock
-        self._lease_seconds = lease_seconds
-        self._grace_seconds = lease_seconds / 60
-        """How late a look may be without meaning anything."""
-        self._lock = threading.Lock()
-        self._plans: dict[Hashable, float] = {}
-        self._began = self._looked_at = clock.monotonic()
-        self._wall_offset = clock.now() - clock.monotonic()
-        self._set_by = 0.0
-        self._moved_by: dict[str, float] = {}
-
-    def plan(self, who: Hashable, seconds: float | None) -> None:
-        """Record in how many seconds a caller is going to look next; None for not at all."""
-        self.notice()
-        with self._lock:
-            if seconds is None:
-                self._plans.pop(who, None)
-            else:
-                self._plans[who] = self._clock.monotonic() + seconds
-
-    def notice(self) -> None:
-        """Look at the clocks: has this process stood still, or was the wall clock set?"""
-        now = self._clock.monotonic()
-        offset = self._clock.now() - now
-        if abs(offset - self._wall_offset) <= _SET_SECONDS and not self._plans:
-            self._wall_offset = offset  # nearly every time, and much faster without the lock
-            return
-        with self._lock:
-            jump, self._wall_offset = offset - self._wall_offset, offset
-            if abs(jump) > _SET_SECONDS:
-                self._set_by += jump
-                self._begin(now)
-            elif any(self._looked_at <= due < now - self._grace_seconds for due in self._plans.values()):
-                self._begin(now)
-
-    def looked(self, *, late_sign: bool) -> None:
-        """Note that the deadlines have been looked at.
-
-        Args:
-            late_sign: Whether the caller is a worker that is overdue, and alive.
-        """
-        now = self._clock.monotonic()
-        if late_sign:
-            with self._lock:
-                if not self._plans and now - self._looked_at >= self._lease_seconds:
-                    self._begin(now)
-        self._looked_at = now
-
-    def began(self) -> float:
-        """Return since when workers can have given signs of life, in seconds since the epoch."""
-        return self._began + self._wall_offset
-
-    def to_move(self, run_id: str) -> float | None:
-        """Return by how many seconds the times of a run have to be moved, and take it as done.
-
-        None when nothing has to be done; 0 for a run that this process has not seen before.
-        """
-        if self._moved_by.get(run_id) == self._set_by:
-            return None
-        with self._lock:
-            before = self._moved_by.get(run_id)
-            if before == self._set_by:
-                return None
-            self._moved_by[run_id] = self._set_by
-            return self._set_by - (before or 0.0)
-
-    def _begin(self, now: float) -> None:
-        self._began = now
-        self._plans.clear()
-
-
 class Ticket:
     """One waiter: a future of its event loop, which any thread may complete."""
 
@@ -176,53 +77,6 @@ class Ticket:
     def _complete(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
-
-
-class Calls:
-    """The calls of a store and its views that are under way, in whatever thread or event loop."""
-
-    def __init__(self) -> None:
-        self._under_way: set[object] = set()
-        self._closing: list[Ticket] = []
-
-    def begin(self) -> object:
-        """Begin a call; return what ends it."""
-        call = object()
-        self._under_way.add(call)
-        return call
-
-    def end(self, call: object) -> None:
-        """End a call."""
-        self._under_way.discard(call)
-        if self._closing and not self._under_way:
-            for ticket in tuple(self._closing):
-                ticket.call()
-
-    async def all_ended(self) -> None:
-        """Return when no call is under way."""
-        while self._under_way:
-            ticket = Ticket()
-            self._closing.append(ticket)
-            try:
-                if self._under_way:  # else the last one has ended just now, and may not have seen the ticket
-                    await ticket.future
-            finally:
-                self._closing.remove(ticket)
-
-
-def counted(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return an operation of a store that closing the store waits for: its `_calls` count it."""
-
-    @functools.wraps(method)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls: Calls = self._calls
-        under_way = calls.begin()
-        try:
-            return await method(self, *args, **kwargs)
-        finally:
-            calls.end(under_way)
-
-    return call
 
 
 class Waits:
@@ -367,97 +221,3 @@ class Waits:
             self.check_open()
             register(ticket)
         return ticket
-
-
-logger = logging.getLogger(__name__)
-
-
-class Watchdogs:
-    """Ends what is due at its time, for as long as a caller waits.
-
-    Args:
-        backend: Where deadlines are kept.
-        run_id: Whose deadlines.
-        clock: Where the time comes from, and how to wait.
-        waits: Tells of deadlines that are earlier than the one waited for.
-        pauses: Is told when the next look is going to be.
-        look: Ends what is due.
-        next_deadline: Returns when to look next, in seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        backend: StoreBackend,
-        run_id: str,
-        clock: Clock,
-        waits: Waits,
-        pauses: PauseDetector,
-        look: Callable[[], Awaitable[None]],
-        next_deadline: Callable[[], Awaitable[float | None]],
-    ) -> None:
-        self._backend = backend
-        self._run_id = run_id
-        self._clock = clock
-        self._waits = waits
-        self._pauses = pauses
-        self._look = look
-        self._next_deadline = next_deadline
-        self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
-        self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[bool]] = {}
-
-    @asynccontextmanager
-    async def on_duty(self) -> AsyncIterator[None]:
-        """Keep deadlines during the block.
-
-        Raises:
-            Exception: The backend's, after the block, when it cannot say what is due next.
-        """
-        loop = asyncio.get_running_loop()
-        self._waiters[loop] = self._waiters.get(loop, 0) + 1
-        task = self._tasks.get(loop)
-        if task is None or task.done():
-            task = loop.create_task(self._keep_deadlines(), name=f"deadlines of {self._run_id}")
-            self._tasks[loop] = task
-        try:
-            yield
-            if task.done() and not task.cancelled() and not task.result():
-                await self._backend.next_deadline(self._run_id)  # the waiter meets the trouble by itself
-        finally:
-            self._waiters[loop] -= 1
-            if self._waiters[loop] == 0:
-                del self._waiters[loop]
-                task = self._tasks.pop(loop)
-                task.cancel()
-                await asyncio.wait((task,))
-
-    async def _keep_deadlines(self) -> bool:
-        """Return when there are none to keep any more.
-
-        Returns:
-            Whether they were kept until then.
-        """
-        me = asyncio.current_task()
-        try:
-            while True:
-                self._waits.check_open()
-                await self._look()
-                ticket = self._waits.for_deadline()
-                try:
-                    deadline = await self._next_deadline()
-                    seconds = None
-                    if deadline is not None:
-                        self._waits.expect(ticket, deadline)
-                        seconds = max(0.0, deadline - self._clock.now())
-                    self._pauses.plan(me, seconds)
-                    await self._clock.wait(ticket.future, seconds)
-                finally:
-                    self._waits.leave_deadline(ticket)
-        except StoreClosed:
-            return True  # the waiters have been called
-        except Exception:
-            # The waiters ask again, and meet the same trouble where it can be raised.
-            logger.warning("lightning.deadlines_not_kept run_id=%s", self._run_id, exc_info=True)
-            self._waits.call_everyone()
-            return False
-        finally:
-            self._pauses.plan(me, None)

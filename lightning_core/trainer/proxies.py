@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from lightning_core.errors import ConfigError, InvalidOptions, LightningError, RegistryError
 from lightning_core.execution import ExecutionStrategy
-from lightning_core.execution.local import LocalStrategy
+from lightning_core.execution.local import LocalStrategy, leads
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy, flush_calls
 from lightning_core.registry import Registry, load_object
 from lightning_core.runs.result import was_cut_off
@@ -79,11 +79,6 @@ def with_model(resources: NamedResources | None, proxy: ModelProxy | None) -> Na
     if proxy is None or not proxy.models() or any(isinstance(each, LLM) for each in (resources or {}).values()):
         return resources
     return {**(resources or {}), MAIN_LLM: proxy.as_resource(model=proxy.models()[0])}
-
-
-def leads(strategy: object) -> bool:
-    """Whether the algorithm runs in this process, or only runners do."""
-    return getattr(strategy, "role", None) != "runner"
 
 
 def _check_keys(proxy: ModelProxy, strategy: ExecutionStrategy) -> None:

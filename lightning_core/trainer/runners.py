@@ -32,7 +32,7 @@ class RunnerFactory:
     """Makes runners."""
 
     spec: object
-    """The runner, in a form that the registry takes."""
+    """The runner, in a form that the registry takes; None for a `LitAgentRunner`."""
     tracer: Tracer
     """What records what the agent does."""
     max_rollouts: int | None
@@ -48,6 +48,8 @@ class RunnerFactory:
         Raises:
             RegistryError: When it cannot be made.
         """
+        if self.spec is None:
+            return LitAgentRunner(self.tracer, self.max_rollouts, reward=self.reward)
         options = {"tracer": self.tracer, "max_rollouts": self.max_rollouts, "reward": self.reward}
         given = {name: option for name, option in options.items() if option is not None}
         return self.registry.build("runners", self.spec, expected=Runner, defaults=given)

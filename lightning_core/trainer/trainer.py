@@ -7,31 +7,37 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from lightning_core.adapter.base import TraceAdapter
+from lightning_core.adapter.triplet import TracerTraceToTriplet
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.graders import GraderSpec
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from lightning_core.budget import Budget
 from lightning_core.concurrency import event_loop
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import ConfigError, InvalidComponent, LightningError
+from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
+from lightning_core.execution.local import LocalStrategy, leads
+from lightning_core.logs import warn_of_former_loggers
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks, in_sequence
 from lightning_core.registry import Kind, Registry, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.first_rollouts import FirstRollouts
+from lightning_core.runs.held_out import warn_of_overlap
 from lightning_core.runs.loggers import RunLogger
-from lightning_core.runs.manifest import Origin
+from lightning_core.runs.manifest import Origin, describe_origin
 from lightning_core.runs.recording import Recording, start_recording
-from lightning_core.store import LightningStore
-from lightning_core.tracer import Tracer
-from lightning_core.trainer.budgeting import budget_of, check_budget
-from lightning_core.trainer.proxies import leads, make_proxy
-from lightning_core.trainer.run import Run
+from lightning_core.runs.retention import Retention
+from lightning_core.secrets import remember_environment, remember_secrets
+from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.tracer import OtelTracer, Tracer
+from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, budget_of, check_budget
+from lightning_core.trainer.proxies import make_proxy
+from lightning_core.trainer.run import Run, RunParts
 from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
@@ -41,16 +47,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_Datasets = Mapping[str, Dataset[Any] | None]
 
-_DEFAULTS: Mapping[Kind, str] = {
-    "stores": "memory",
-    "tracers": "otel",
-    "adapters": "triplet",
-    "runners": "agent",
-    "strategies": "local",
-}
-"""The component of each kind where none is given."""
+class _Datasets(TypedDict):
+    train_dataset: Dataset[Any] | None
+    val_dataset: Dataset[Any] | None
+    test_dataset: Dataset[Any] | None
 
 
 class Trainer:
@@ -138,7 +139,7 @@ class Trainer:
         progress: "bool | Display | None" = None,
     ) -> None:
         self._registry = default_registry() if registry is None else registry
-        self._runner = _DEFAULTS["runners"] if runner is None else runner
+        self._runner = runner
         self.max_rollouts = max_rollouts
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
@@ -146,7 +147,7 @@ class Trainer:
         if keep_spans is not None and keep_spans < 1:
             raise ConfigError(f"keep_spans is {keep_spans}; it is a number of steps from 1 on, or None to keep all")
         self.keep_spans = keep_spans
-        self.reward = Grader.of(reward, registry=self._registry)
+        self.reward = None if reward is None else Grader.of(reward, registry=self._registry)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
         )
@@ -155,14 +156,18 @@ class Trainer:
                 f"keep_spans is {keep_spans}, and {type(self.algorithm).__name__} reads what was said in all steps "
                 "when it is resumed; leave keep_spans out"
             )
-        self.store: LightningStore = self._build("stores", store, LightningStore)
-        self.tracer: Tracer = self._build("tracers", tracer, Tracer)
-        self.adapter: TraceAdapter[Any] = self._build("adapters", adapter, TraceAdapter)
-        self.strategy: ExecutionStrategy = self._build(
-            "strategies",
-            _strategy_form(strategy, port),
-            ExecutionStrategy,
-            {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None},
+        self.store: LightningStore = (
+            InMemoryLightningStore() if store is None else self._build("stores", store, LightningStore)
+        )
+        self.tracer: Tracer = OtelTracer() if tracer is None else self._build("tracers", tracer, Tracer)
+        self.adapter: TraceAdapter[Any] = (
+            TracerTraceToTriplet() if adapter is None else self._build("adapters", adapter, TraceAdapter)
+        )
+        sizes = {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None}
+        self.strategy: ExecutionStrategy = (
+            LocalStrategy(**sizes)
+            if strategy is None and port is None
+            else self._build("strategies", _strategy_form(strategy, port), ExecutionStrategy, sizes)
         )
         self._check_strategy(n_runners, is_named=isinstance(strategy, Mapping) and "name" in strategy)
         self.port = port
@@ -174,10 +179,14 @@ class Trainer:
         self.runner = self.make_runner()
         """A runner as those are that run the agent; each of them is made anew."""
         self._check_runner()
-        llm_proxy, budget = budget_of(llm_proxy, budget)
-        self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+        self.llm_proxy: ModelProxy | None = None
         """The model proxy, or None."""
-        self._budget = check_budget(budget, self.llm_proxy)
+        if llm_proxy is not None:
+            llm_proxy, budget = budget_of(llm_proxy, budget)
+            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+        self._budget = None
+        if budget is not None or self.llm_proxy is not None:
+            self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)]
         self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
@@ -233,7 +242,7 @@ class Trainer:
                 trainer runs already.
             Exception: What the algorithm raised.
         """
-        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
+        datasets = _Datasets(train_dataset=train_dataset, val_dataset=val_dataset, test_dataset=test_dataset)
         return self._fit(agent, self.algorithm, datasets)
 
     def dev(
@@ -254,7 +263,7 @@ class Trainer:
             raise InvalidComponent(
                 f"dev takes a FastAlgorithm, and {type(algorithm).__name__} is not one; call fit, or give no algorithm"
             )
-        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": None}
+        datasets = _Datasets(train_dataset=train_dataset, val_dataset=val_dataset, test_dataset=None)
         return self._fit(agent, algorithm, datasets)
 
     async def fit_async(
@@ -266,9 +275,10 @@ class Trainer:
         test_dataset: Dataset[Any] | None = None,
     ) -> FitResult:
         """Do what `fit` does in the running event loop. Cancelling it ends the run."""
-        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
+        datasets = _Datasets(train_dataset=train_dataset, val_dataset=val_dataset, test_dataset=test_dataset)
         with self._new_run(agent, self.algorithm, datasets) as run:
-            return await run.execute()
+            await run.execute()
+        return cast("FitResult", run.result)
 
     def make_runner(self) -> Runner:
         """Make one of the runners."""
@@ -279,18 +289,17 @@ class Trainer:
         hooks = self.hooks if hooks is None else hooks
         return RunnersSide(agent, self._runner_factory(), self._plugins, hooks, trainer=self, proxy=self.llm_proxy)
 
+    def next_budget(self) -> Budget | None:
+        """Return what a new run may use."""
+        budget = None if self._budget is None else Budget.of(self._budget)
+        if self.llm_proxy is not None and not self.llm_proxy.is_running() and not self.llm_proxy.is_remote:
+            self.llm_proxy.budget = budget
+        return budget
+
     def _runner_factory(self) -> RunnerFactory:
         return RunnerFactory(self._runner, self.tracer, self.max_rollouts, self.reward, self._registry)
 
-    def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts:
-        """Return what watches the beginning of a new run."""
-        return FirstRollouts(
-            self.n_runners * int(getattr(self.strategy, "concurrency", 1)),
-            stops=self._stop_on_identical_failures and algorithm.is_async(),
-            unrecorded=self.tracer.unrecorded_clients if self.llm_proxy is None else None,
-        )
-
-    def next_store(self) -> LightningStore:
+    def _next_store(self) -> LightningStore:
         """Return the store of a new run.
 
         That is the trainer's own for its first one, and the same store's next run later; or one in the run's folder.
@@ -308,8 +317,7 @@ class Trainer:
             self.recording, self.store = start_recording(place, own, registry=self._registry)
         return self.store
 
-    def next_display(self) -> "Display | None":
-        """Return what shows a new run; None for nothing."""
+    def _next_display(self) -> "Display | None":
         progress = self._progress
         if progress is False or (progress is None and not is_watched()):
             return None
@@ -319,12 +327,62 @@ class Trainer:
             return display_here(always=progress is True)
         return progress
 
-    def next_budget(self) -> Budget | None:
-        """Return what a new run may use."""
-        budget = Budget.of(self._budget)
-        if self.llm_proxy is not None and not self.llm_proxy.is_running() and not self.llm_proxy.is_remote:
-            self.llm_proxy.budget = budget
-        return budget
+    def _next_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Run:
+        """Check what a new run is given, and make it."""
+        if algorithm is None:
+            raise LightningError(
+                "this trainer has no algorithm; name one, as in Trainer(algorithm='baseline'), or run the agent for a "
+                "run that is led elsewhere: agl worker CONFIG --store URL"
+            )
+        if not isinstance(agent, LitAgent):
+            raise InvalidAgent(f"{agent!r} is not an agent; decorate the function with @rollout, or subclass LitAgent")
+        for name, dataset in datasets.items():
+            _check_dataset(name, dataset)
+        warn_of_former_loggers()
+        remember_environment()
+        remember_secrets("initial_resources", self.initial_resources)
+        remember_secrets("model_list", getattr(self.llm_proxy, "model_list", None))
+        if (test := datasets["test_dataset"]) is not None:
+            warn_of_overlap(test, {name: datasets[name] for name in ("train_dataset", "val_dataset")})
+        self.result = None
+        is_led_here = leads(self.strategy)
+        proxy = self.llm_proxy if is_led_here else None
+        elsewhere = BudgetElsewhere(proxy) if proxy is not None and proxy.is_remote else None
+        limits = self.next_budget() if is_led_here else None
+        store, name = self._next_store(), type(algorithm).__name__
+        if self.recording is not None:
+            origin = describe_origin() if self.origin is None else self.origin
+            name = str(origin.config.get("algorithm", {}).get("name", name))
+            self.recording.begin(algorithm=name, store=store, origin=origin, initial=self.initial_resources)
+            self.recording.keep_tasks(datasets)
+        first = FirstRollouts(
+            self.n_runners * int(getattr(self.strategy, "concurrency", 1)),
+            stops=self._stop_on_identical_failures and algorithm.is_async(),
+            unrecorded=self.tracer.unrecorded_clients if self.llm_proxy is None else None,
+        )
+        display = self._next_display()
+        retention = None if self.keep_spans is None else Retention(store, self.keep_spans)
+        hooks = self.hooks.also(*(each for each in (first, elsewhere, retention, display) if each is not None))
+        return Run(
+            RunParts(
+                trainer=self,
+                algorithm=algorithm,
+                **datasets,
+                initial_resources=self.initial_resources,
+                rollout_config=self.rollout_config,
+                adapter=self.adapter,
+                store=store,
+                strategy=self.strategy,
+                runners=self.runners_side(agent, hooks),
+                hooks=hooks,
+                first=first,
+                proxy=proxy,
+                budget=None if limits is None and elsewhere is None else BudgetOfRun(limits, elsewhere=elsewhere),
+                recording=self.recording,
+                display=display,
+                name=name,
+            )
+        )
 
     def _fit(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> FitResult:
         try:
@@ -335,12 +393,13 @@ class Trainer:
             raise LightningError("fit was called in a running event loop; use: await trainer.fit_async(...)")
         with self._new_run(agent, algorithm, datasets) as run, event_loop() as loop:
             try:
-                return loop.run(run.execute())
+                loop.run(run.execute())
             except KeyboardInterrupt:
                 # After a second Ctrl-C the tasks are still there: none of them may begin to do anything.
                 for task in asyncio.all_tasks(loop.get_loop()):
                     task.cancel()
-                return loop.run(run.interrupted())
+                loop.run(run.interrupted())
+        return cast("FitResult", run.result)
 
     @contextmanager
     def _new_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Iterator[Run]:
@@ -350,12 +409,14 @@ class Trainer:
         with self._lock:
             if self._is_running:
                 raise LightningError("this trainer runs already; make another Trainer for a run beside it")
-            run = Run(self, agent, algorithm, **datasets)
+            run = self._next_run(agent, algorithm, datasets)
             self._is_running = True
         try:
             yield run
         finally:
-            run.close()
+            self.result = run.result
+            if self.recording is not None:
+                self.recording.close()
             self._is_running = False
 
     def _check_strategy(self, n_runners: int | None, *, is_named: bool) -> None:
@@ -393,13 +454,8 @@ class Trainer:
             )
 
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
-        return self._registry.build(
-            kind,
-            _DEFAULTS.get(kind) if spec is None else spec,
-            expected=expected,
-            defaults=defaults or {},
-            unnamed=_DEFAULTS["adapters"] if kind == "adapters" else None,
-        )
+        unnamed = "triplet" if kind == "adapters" else None
+        return self._registry.build(kind, spec, expected=expected, defaults=defaults or {}, unnamed=unnamed)
 
 
 def _strategy_form(strategy: object, port: int | None) -> object:
@@ -436,3 +492,11 @@ def _check_prompts(resources: NamedResources | None) -> None:
                 resource.placeholders()
             except ValueError as exc:
                 raise ConfigError(f"initial_resources: {name}: {exc}") from exc
+
+
+def _check_dataset(name: str, dataset: object) -> None:
+    is_sequence = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if dataset is not None and (not is_sequence or isinstance(dataset, str | bytes | Mapping)):
+        raise InvalidComponent(
+            f"{name} is a {type(dataset).__name__}; a dataset has a length and is read by index, as a list is"
+        )

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lightning_core.types.numbers import Integer
-from lightning_core.types.span import Span, SpanCoreFields
+from lightning_core.types.span import Integer, Span, SpanCoreFields
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 from lightning_core.types.frozen import EMPTY, construct, freeze
-from lightning_core.types.numbers import Integer
 from lightning_core.types.text import Text, well_formed, well_formed_value
 
 if TYPE_CHECKING:
@@ -28,6 +27,15 @@ StatusCode = Literal["UNSET", "OK", "ERROR"]
 
 MAX_SEQUENCE_ID = 2**52
 """The largest sequence id that a span may be given. Those that a store gives after it are exact in any JSON reader."""
+
+
+def without_fraction(value: Any) -> Any:
+    """Return an int for a float that has no fraction, and everything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, Strict(), BeforeValidator(without_fraction)]
+"""An int, or a float without a fraction."""
 
 _NUMBERS = frozenset({bool, int, float, type(None)})
 _SCALARS = _NUMBERS | {str}

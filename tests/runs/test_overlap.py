@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_core import Trainer, rollout
-from lightning_core.runs.standing import warn_of_overlap
+from lightning_core.runs.held_out import warn_of_overlap
 
 
 @dataclass

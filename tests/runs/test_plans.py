@@ -7,7 +7,7 @@ import pytest
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, Baseline
-from lightning_core.runs.standing import plan_of
+from lightning_core.runs.plan import plan_of
 from lightning_core.types import Dataset, NamedResources
 
 PROMPT: NamedResources = {"main": PromptTemplate(template="Hello")}

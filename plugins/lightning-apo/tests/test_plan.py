@@ -12,7 +12,7 @@ from toy_run import OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core import PromptTemplate
 from lightning_core.errors import InvalidInput
-from lightning_core.runs.standing import plan_of
+from lightning_core.runs.plan import plan_of
 
 
 def test_a_plan_says_in_one_line_what_it_costs() -> None:

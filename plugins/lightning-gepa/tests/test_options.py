@@ -8,7 +8,7 @@ from lightning_gepa import GEPA
 
 from lightning_core import Trainer
 from lightning_core.errors import AlgorithmError, InvalidComponent, InvalidInput
-from lightning_core.runs.standing import plan_of
+from lightning_core.runs.plan import plan_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, WithJsonSch
 from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.query import sortable
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout, Span
-from lightning_core.types.numbers import without_fraction
+from lightning_core.types.span import without_fraction
 from lightning_http.auth import Role
 from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, MAX_PAGE
 from lightning_http.spans import read_spans

@@ -118,10 +118,8 @@ class MongoBackend(StoreBackend):
         """What this store can do."""
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
 
-    @property
-    def is_shared(self) -> bool:
-        """Others may write to the same partition."""
-        return True
+    is_shared = True
+    """Others may write to the same partition."""
 
     async def kept_runs(self) -> list[str]:
         """Return all runs of the partition, oldest first."""

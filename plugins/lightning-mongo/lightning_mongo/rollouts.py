@@ -283,7 +283,7 @@ class Rollouts:
             for (number, place, write), is_written in zip(taken, written, strict=True):
                 if is_written:
                     places[number].add(place)
-                    answers[number].append(write.new.at_revision(write.old.revision + 1))
+                    answers[number].append(write.new._replace(revision=write.old.revision + 1))
             if all(written) and len(head) < lacking:
                 break
             if not all(written):

@@ -14,13 +14,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lightning_core.budget import Budget
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, ProxyError
-from lightning_core.execution.local import LocalStrategy
+from lightning_core.execution.local import LocalStrategy, leads
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
 from lightning_core.registry import Registry, check_options, default_registry, load_object
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
-from lightning_core.trainer.proxies import leads
 from lightning_core.types import Attempt, Rollout
 from lightning_proxy.admit import Drained
 from lightning_proxy.models import ModelConfig, Models, make_replicas, require_prices

@@ -19,7 +19,7 @@ from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.estimates import CONFIDENCE
 from lightning_core.errors import ConfigError, InvalidInput, InvalidRequest, NotFound
 from lightning_core.store import LightningStore
-from lightning_core.store.requests import digest_of
+from lightning_core.store.records import digest_of
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
 from lightning_referee.comparison import LOOKS, level_of, verdict
 from lightning_referee.defaults import KEY_VARIABLE, PORT
