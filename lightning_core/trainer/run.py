@@ -81,6 +81,7 @@ class Run:
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
+        self._run_id = parts.store.run_id
         self.result: FitResult | None = None
         """None before its end; also of a run that raised, with the best so far."""
         self._progress = Progress(parts.recording)
@@ -100,7 +101,7 @@ class Run:
         """Run to the end, which leaves its `result`."""
         self._task = asyncio.current_task()
         parts = self._parts
-        hooks, run_id = parts.hooks, parts.store.run_id
+        hooks, run_id = parts.hooks, self._run_id
         status: RunStatus = "failed"
         error: BaseException | None = None
         try:
@@ -188,7 +189,7 @@ class Run:
                 "lightning.proxy_bypassed run_id=%s: rollouts succeeded, and no model call came through the proxy; the "
                 "agent's client may have a base URL of its own, or may not read the one that it is given; see the "
                 "clients' variables in docs/coding-agents.md. For an agent that calls no model, leave llm_proxy out",
-                self._parts.store.run_id,
+                self._run_id,
             )
         if self._parts.recording is not None:
             self._parts.recording.end(status, result=result)
@@ -209,7 +210,7 @@ class Run:
         try:
             show(result)
         except Exception:
-            logger.exception("lightning.result_not_shown run_id=%s", self._parts.store.run_id)
+            logger.exception("lightning.result_not_shown run_id=%s", self._run_id)
 
     async def _failed(self, error: BaseException) -> None:
         """Keep the result of a run that its error ends."""
@@ -217,7 +218,7 @@ class Run:
             result = self.result = await self._collect("failed")
         except Exception as exc:
             if str(exc) != str(error):  # a store that is gone says the same again
-                logger.warning("lightning.result_lost run_id=%s", self._parts.store.run_id, exc_info=exc)
+                logger.warning("lightning.result_lost run_id=%s", self._run_id, exc_info=exc)
             return
         self._record_end("failed", result=result, error=error)
         await self._show(result)
@@ -231,7 +232,7 @@ class Run:
         try:
             self._parts.recording.end(status, result=result, error=error)
         except RunFolderError as exc:
-            logger.warning("lightning.end_not_recorded run_id=%s: %s", self._parts.store.run_id, exc)
+            logger.warning("lightning.end_not_recorded run_id=%s: %s", self._run_id, exc)
 
     async def _collect(self, status: RunStatus) -> FitResult:
         """Return the result of the run so far."""
@@ -247,7 +248,7 @@ class Run:
         initial = parts.algorithm.get_initial_resources() if self._is_led else self._initial
         best = self._progress.best_resources
         return FitResult(
-            run_id=store.run_id,
+            run_id=self._run_id,
             status=status,
             best_resources=best,
             initial_resources=initial,
@@ -292,10 +293,11 @@ class Run:
         self._is_led = True
         try:
             self._expect_rollouts()
+            is_async = algorithm.is_async()
             await self._do(
                 "algorithm",
-                partial(parts.first.guard, self._call_algorithm),
-                can_be_cancelled=algorithm.is_async(),
+                partial(parts.first.guard, partial(self._call_algorithm, is_async=is_async)),
+                can_be_cancelled=is_async,
                 end_seconds=algorithm.end_seconds,
             )
             if parts.test_dataset is not None and not algorithm.measures_held_out:
@@ -344,16 +346,16 @@ class Run:
             config=self._parts.rollout_config,
         )
 
-    async def _call_algorithm(self) -> None:
+    async def _call_algorithm(self, *, is_async: bool) -> None:
         parts, algorithm = self._parts, self._parts.algorithm
         run = partial(algorithm.run, train_dataset=parts.train_dataset, val_dataset=parts.val_dataset)
-        if algorithm.is_async():
+        if is_async:
             call = run()
         else:
             try:
                 call = await in_daemon_thread(run, name="algorithm")
             except asyncio.CancelledError:
-                logger.warning("lightning.algorithm_abandoned run_id=%s; its thread goes on", self._parts.store.run_id)
+                logger.warning("lightning.algorithm_abandoned run_id=%s; its thread goes on", self._run_id)
                 raise
         if call is not None:  # also of a plain function around a coroutine function
             await call

@@ -188,7 +188,7 @@ class Trainer:
         if budget is not None or self.llm_proxy is not None:
             self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
-        built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)]
+        built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)] if loggers else []
         self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
         self._progress = _checked_progress(progress)
