@@ -2,7 +2,14 @@
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -168,8 +175,12 @@ class OtelTracer(Tracer):
         trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, tracer_name=self.tracer_name)
         trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
-            with self._entered(trace, self._provider):
+            with self._entered(trace, self._provider), self._open(trace):
                 yield trace
+
+    def _open(self, trace: Trace) -> AbstractContextManager[Any]:
+        """Return what a subclass has around the block of a trace."""
+        return nullcontext()
 
     def unrecorded_clients(self) -> Mapping[str, str]:
         """See `Tracer.unrecorded_clients`. Empty for a tracer that was not asked for all instrumentors."""

@@ -1,9 +1,8 @@
 """The tracer `agentops`."""
 
 import threading
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 from weakref import WeakSet
 
 from opentelemetry import trace as otel
@@ -16,9 +15,6 @@ from lightning_core.errors import ConfigError
 from lightning_core.tracer import OtelTracer, Trace
 from lightning_core.tracer.exclusive import ProcessClaim, claim_process
 from lightning_core.tracer.provider import RoutingProvider
-
-if TYPE_CHECKING:
-    from lightning_core.store.base import LightningStore
 
 
 class AgentOpsProvider(RoutingProvider):
@@ -146,26 +142,14 @@ class AgentOpsTracer(OtelTracer):
             if self._service is not None:
                 undo.callback(self._service.stop, self._service_timeout_seconds)
 
-    @asynccontextmanager
-    async def trace_context(
-        self,
-        name: str | None = None,
-        *,
-        store: "LightningStore | None" = None,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-    ) -> AsyncIterator[Trace]:
-        """See `Tracer.trace_context`.
+    def _open(self, trace: Trace) -> AbstractContextManager[Any]:
+        """With `api_key`, a span `<name>.session` is around the block: without one the service shows each call alone.
 
-        With `api_key`, a span `<name>.session` is around the block: without one the service shows each call alone.
+        What the agent has imported since then is instrumented, too.
         """
         with _lock:
             _instrumentation.catch_up()
-        async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
-            if self._service is None:
-                yield trace
-            else:
-                label = name or rollout_id or "default"
-                attributes = {"agentops.span.kind": "session", "operation.name": label}
-                with self.operation_context(f"{label}.session", attributes):
-                    yield trace
+        if self._service is None:
+            return nullcontext()
+        label = trace.name or trace.rollout_id or "default"
+        return self.operation_context(f"{label}.session", {"agentops.span.kind": "session", "operation.name": label})

@@ -1,18 +1,14 @@
 """The tracer: Weave's view of an agent, in the traces of the core."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from lightning_core.deprecated import deprecated
 from lightning_core.tracer import Trace
 from lightning_core.tracer.exclusive import ProcessClaim, claim_process
 from lightning_core.tracer.otel import OtelTracer
 from lightning_weave.session import Session, acquire_session, release_session
-
-if TYPE_CHECKING:
-    from lightning_core.store.base import LightningStore
 
 _PROJECT = re.compile(r"[^/\s]+/[^/\s]+")
 _NOT_BESIDE = {"agentops": "both wrap the same functions of model clients, and each then loses spans"}
@@ -114,19 +110,11 @@ class WeaveTracer(OtelTracer):
                 self._claim, self._session = None, None
             undo.callback(super().teardown)
 
-    @asynccontextmanager
-    async def trace_context(
-        self,
-        name: str | None = None,
-        *,
-        store: "LightningStore | None" = None,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-    ) -> AsyncIterator[Trace]:
-        """See `Tracer.trace_context`. A call that has not ended when the trace is left is a failed span."""
-        async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
-            try:
-                yield trace
-            finally:
-                if self._session is not None:
-                    self._session.server.end_open(trace)
+    @contextmanager
+    def _open(self, trace: Trace) -> Iterator[None]:
+        """A call that has not ended when the trace is left is a failed span."""
+        try:
+            yield
+        finally:
+            if self._session is not None:
+                self._session.server.end_open(trace)
