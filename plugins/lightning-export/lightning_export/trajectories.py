@@ -17,8 +17,7 @@ from pydantic import BaseModel, FiniteFloat
 from lightning_core.adapter import ModelCall, genai
 from lightning_core.adapter.attributes import decoded
 from lightning_core.adapter.calls import agent_calls
-from lightning_core.adapter.current_names import chat_text
-from lightning_core.adapter.usage import usage_of
+from lightning_core.adapter.conversation import chat_text
 from lightning_core.emitter import find_reward_spans, get_rewards_from_span
 from lightning_core.types import RolloutMode, Span
 from lightning_export.attempts import Ended
@@ -49,7 +48,7 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
     if not told:
         return None
     first, *others = told
-    first["final_metrics"]["total_cost_usd"] = _sum(usage_of(call).cost for call in calls)
+    first["final_metrics"]["total_cost_usd"] = _sum(call.usage.cost for call in calls)
     own = {
         "rollout_id": ended.rollout.rollout_id,
         "status": ended.rollout.status,
@@ -63,7 +62,7 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
 
 def _told(conversation: "_Conversation", trajectory_id: str, agent: str, version: str) -> dict[str, Any]:
     calls = conversation.calls
-    usages = [usage_of(call) for call in calls]
+    usages = [call.usage for call in calls]
     return {
         "schema_version": VERSION,
         "trajectory_id": trajectory_id,
@@ -133,7 +132,7 @@ class _Conversation:
                 step["model_name"] = call.model
             if call.end_time is not None:
                 step["timestamp"] = datetime.fromtimestamp(call.end_time, UTC).isoformat()
-            usage = usage_of(call)
+            usage = call.usage
             step["llm_call_count"] = 1
             metrics = {
                 "prompt_tokens": usage.input_tokens,
