@@ -54,7 +54,7 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
                 "made from v1",
                 "+think",
                 "2 better, 0 worse, 1 the same, of 3",
-                "+0.67 95%",
+                "+0.67",
             ],
         ),
         ("nowhere", ["Reward on validation samples"]),
