@@ -29,13 +29,13 @@ def total_usage(usages: Iterable[Usage]) -> Usage:
     each = list(usages)
     return Usage(
         sum(one.calls for one in each),
-        sum_of_known(one.input_tokens for one in each),
-        sum_of_known(one.output_tokens for one in each),
-        sum_of_known(one.cost for one in each),
+        _sum_of_known(one.input_tokens for one in each),
+        _sum_of_known(one.output_tokens for one in each),
+        _sum_of_known(one.cost for one in each),
     )
 
 
-def sum_of_known(values: Iterable[Any]) -> Any:
+def _sum_of_known(values: Iterable[Any]) -> Any:
     """Add up the numbers that are not None, the same in whatever order; None where there is none."""
     known = [value for value in values if value is not None]
     if not known:
