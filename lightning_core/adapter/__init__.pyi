@@ -6,7 +6,9 @@ from .base import (
 from .calls import (
     Choice as Choice,
     ModelCall as ModelCall,
+    agent_calls as agent_calls,
     read_model_calls as read_model_calls,
+    read_usage as read_usage,
 )
 from .chains import (
     RowStart as RowStart,
@@ -55,5 +57,7 @@ __all__ = [
     "TracerTraceToTriplet",
     "Trajectories",
     "Trajectory",
+    "agent_calls",
     "read_model_calls",
+    "read_usage",
 ]

@@ -1,58 +1,17 @@
 """Model calls: what an agent said to a model and what came back, from spans of whatever source, once each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
-from lightning_core.adapter import conversation, genai
-from lightning_core.adapter.attributes import decoded
-from lightning_core.adapter.tokens import NO_TOKENS, TokenRecord, raw_fields, read_tokens
+from lightning_core.adapter import dialects, genai
+from lightning_core.adapter.dialects import is_call_span, response_id
+from lightning_core.adapter.tokens import TokenRecord, read_tokens
 from lightning_core.adapter.tree import in_order, place_of
+from lightning_core.adapter.usage import Usage, total_usage
 from lightning_core.types import Span
-
-_SIGNS = (
-    f"{genai.PROMPT}.0.role",
-    f"{genai.PROMPT}.0.content",
-    f"{genai.COMPLETION}.0.role",
-    f"{genai.COMPLETION}.0.content",
-    f"{genai.COMPLETION}.0.finish_reason",
-    genai.RESPONSE_ID,
-    genai.PROMPT_TOKEN_IDS,
-    genai.RESPONSE_TOKEN_IDS,
-    f"{genai.OUTPUT_CHOICES}.0.index",
-    f"{genai.OUTPUT_CHOICES}.0.finish_reason",
-    genai.OUTPUT_PROMPT_TOKEN_IDS,
-)
-"""An attribute of these says that a span is of a model call, unless its operation is said to be another one."""
-
-
-def is_call_span(span: Span) -> bool:
-    """Tell whether a span is of a model call, by what its source writes.
-
-    Read are the GenAI conventions, OpenInference, AgentOps, Traceloop, Weave and LiteLLM.
-    """
-    attributes = span.attributes
-    operation = attributes.get(genai.OPERATION_NAME)
-    if operation is not None:
-        return operation in genai.INFERENCE_OPERATIONS
-    if genai.OPENINFERENCE_KIND in attributes:
-        return bool(attributes[genai.OPENINFERENCE_KIND] == "LLM")
-    if span.name in (genai.LITELLM_RAW_SPAN, genai.LITELLM_REQUEST_SPAN):
-        return True
-    if any(attributes.get(name) in ("chat", "completion") for name in genai.REQUEST_TYPES):
-        return True
-    return any(sign in attributes for sign in _SIGNS)
-
-
-def response_id(span: Span) -> str | None:
-    """Return the id that the engine or the provider gave to the answer; None where it was not recorded."""
-    attributes = span.attributes
-    found = attributes.get(genai.RESPONSE_ID) or attributes.get(genai.OUTPUT_ID)
-    if not found and span.name == genai.LITELLM_RAW_SPAN:
-        found = raw_fields(attributes).get("id")
-    return found if isinstance(found, str) and found else None
 
 
 def has_failed(span: Span) -> bool:
@@ -64,8 +23,8 @@ def group_calls(ordered: Sequence[Span], is_call: Callable[[Span], bool] = is_ca
     """Put the spans that recorded one call together.
 
     Two spans are of one call when they have the same response id, or when one lies within the other and nothing says
-    that they are two: see `docs/components.md`. The proxy writes one span a call, so two of its spans are two calls: some
-    servers give all answers the same id.
+    that they are two: see `docs/components.md`. The proxy writes one span a call, so two of its spans are two calls:
+    some servers give all answers the same id.
 
     Args:
         ordered: The spans of an attempt, in its order.
@@ -242,20 +201,37 @@ class ModelCall:
         """Why the first choice ended."""
         return self.choices[0].finish_reason if self.choices else None
 
+    @property
+    def error_types(self) -> set[str]:
+        """The kinds of its error, as its spans name them: classes of exceptions, statuses, or what the proxy says."""
+        return {str(span.attributes[genai.ERROR_TYPE]) for span in self.spans if genai.ERROR_TYPE in span.attributes}
+
     @cached_property
     def messages(self) -> tuple[dict[str, Any], ...]:
         """The request's messages, as OpenAI's chat API has them; none when no source recorded them."""
-        return tuple(_find_first(conversation.request_messages, self.spans) or ())
+        return tuple(_find_first(dialects.request_messages, self.spans) or ())
 
     @cached_property
     def tools(self) -> tuple[dict[str, Any], ...]:
         """The tools that the model was offered, as OpenAI's chat API has them."""
-        return tuple(_find_first(conversation.offered_tools, self.spans) or ())
+        return tuple(_find_first(dialects.offered_tools, self.spans) or ())
 
     @cached_property
     def answers(self) -> tuple[dict[str, Any], ...]:
         """The assistant's message of each choice; none when no source recorded them."""
-        return tuple(_find_first(conversation.answer_messages, self.spans) or ())
+        return tuple(_find_first(dialects.answer_messages, self.spans) or ())
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What it used; the numbers of recorded token ids where no source told a number."""
+        given, answers = self.prompt_token_ids, [one.token_ids for one in self.choices if one.token_ids is not None]
+        told = dialects.usage(self.spans)
+        return Usage(
+            1,
+            len(given) if told.input_tokens is None and given is not None else told.input_tokens,
+            sum(map(len, answers)) if told.output_tokens is None and answers else told.output_tokens,
+            told.cost,
+        )
 
 
 def read_model_calls(spans: Sequence[Span]) -> list[ModelCall]:
@@ -270,12 +246,20 @@ def read_model_calls(spans: Sequence[Span]) -> list[ModelCall]:
     Returns:
         The calls, in the order of the attempt.
     """
-    return calls_of(group_calls(in_order(spans), is_call_span))
+    return calls_of(group_calls(in_order(spans)))
 
 
 def agent_calls(spans: Sequence[Span]) -> list[ModelCall]:
     """Find the model calls that are the agent's own: what may be learned from. See `read_model_calls`."""
     return [call for call in read_model_calls(spans) if call.purpose is None]
+
+
+def read_usage(spans: Sequence[Span]) -> Usage:
+    """Add up the model calls of one attempt. A call that several sources recorded counts once.
+
+    One that a budget or a limit kept from starting was never made, and does not count.
+    """
+    return total_usage(call.usage for call in read_model_calls(spans) if not call.error_types & genai.REFUSED)
 
 
 def calls_of(groups: Sequence[Sequence[Span]]) -> list[ModelCall]:
@@ -296,80 +280,42 @@ def call_of(group: Sequence[Span], order: int) -> ModelCall:
 
 def _best_first(group: Sequence[Span]) -> tuple[tuple[Span, ...], TokenRecord]:
     """Return the spans, that with the most tokens first, and those tokens."""
+    records = [read_tokens(dialects.attributes_of(span)) for span in group]
     if len(group) == 1:
-        return tuple(group), read_tokens(group[0])
-    records = [read_tokens(span) for span in group]
-    best = max(range(len(group)), key=lambda place: (records[place].is_complete, records[place] is not NO_TOKENS))
+        return tuple(group), records[0]
+    best = max(range(len(group)), key=lambda place: records[place].rank)
     return (group[best], *group[:best], *group[best + 1 :]), records[best]
 
 
 def _call(spans: tuple[Span, ...], tokens: TokenRecord, order: int) -> ModelCall:
     error = _find_first(_error, spans)
+    reasons = _find_first(dialects.finish_reasons, spans) or []
+    choices = tuple(Choice(*of_one) for of_one in zip_longest(tokens.responses, tokens.logprobs, reasons))
     return ModelCall(
         spans=spans,
         order=order,
-        model=_find_first(_model, spans),
+        model=_find_first(dialects.model, spans),
         response_id=_find_first(response_id, spans),
         error=error,
         prompt_token_ids=tokens.prompt,
-        choices=_choices(spans, tokens, answered=error is None),
+        choices=choices or ((Choice(None, None, None),) if error is None else ()),
     )
 
 
 def _find_first(read: Callable[[Span], T | None], spans: Sequence[Span]) -> T | None:
     for span in spans:
-        found = read(span)
-        if found:
+        if found := read(span):
             return found
     return None
-
-
-def _choices(spans: Sequence[Span], tokens: TokenRecord, *, answered: bool) -> tuple[Choice, ...]:
-    reasons = _find_first(_finish_reasons, spans) or []
-    found = [Choice(*of_one) for of_one in zip_longest(tokens.responses, tokens.logprobs, reasons)]
-    return tuple(found) if found or not answered else (Choice(None, None, None),)
 
 
 def _error(span: Span) -> str | None:
     if not has_failed(span):
         return None
-    if span.status.description:
-        return span.status.description
-    kind = span.attributes.get(genai.ERROR_TYPE)
-    return str(kind) if kind else "the span's status is ERROR, without a description"
+    kind = span.attributes.get(genai.ERROR_TYPE) or "the span's status is ERROR, without a description"
+    return span.status.description or str(kind)
 
 
 def _purpose(span: Span) -> str | None:
     found = span.attributes.get(genai.PURPOSE)
     return None if found is None else str(found)
-
-
-def _model(span: Span) -> str | None:
-    attributes: Mapping[str, Any] = span.attributes
-    for name in (genai.RESPONSE_MODEL, genai.REQUEST_MODEL, genai.OUTPUT_MODEL, *genai.OPENINFERENCE_MODELS):
-        if isinstance(attributes.get(name), str):
-            return str(attributes[name])
-    if span.name == genai.LITELLM_RAW_SPAN:
-        found = raw_fields(attributes).get("model")
-        return found if isinstance(found, str) else None
-    return None
-
-
-def _finish_reasons(span: Span) -> list[str | None]:
-    attributes = span.attributes
-    found = decoded(attributes.get(genai.FINISH_REASONS))
-    if isinstance(found, (list, tuple)):
-        return [str(reason) if reason is not None else None for reason in found]
-    if isinstance(found := attributes.get(genai.OPENINFERENCE_FINISH_REASON), str):
-        return [found]
-    reasons: list[str | None] = []
-    for prefix in (genai.COMPLETION, genai.OUTPUT_CHOICES):
-        while (reason := attributes.get(f"{prefix}.{len(reasons)}.finish_reason")) is not None:
-            reasons.append(str(reason))
-        if reasons:
-            return reasons
-    if span.name == genai.LITELLM_RAW_SPAN:
-        return [
-            choice.get("finish_reason") for choice in conversation.raw_choices(attributes) if isinstance(choice, dict)
-        ]
-    return reasons

@@ -31,6 +31,8 @@ SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_DEFINITIONS = "gen_ai.tool.definitions"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+COST = "gen_ai.usage.cost"
+"""In US dollars."""
 AGENT_NAME = "gen_ai.agent.name"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
@@ -44,6 +46,7 @@ BUDGET_EXHAUSTED = "budget_exhausted"
 """The value of `ERROR_TYPE` for a call that a budget kept from starting."""
 ATTEMPT_LIMIT = "attempt_limit_reached"
 """The value of `ERROR_TYPE` for a call that the limits of its attempt kept from starting."""
+REFUSED = frozenset({BUDGET_EXHAUSTED, ATTEMPT_LIMIT})
 TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 """HTTP statuses of a model that did not answer now, and may do so later."""
 BACKEND_FAILED = frozenset(
@@ -57,8 +60,6 @@ PROXY_SERVICE = "lightning-proxy"
 """The `service.name` of the resource that the proxy's spans are of."""
 JUDGE = "judge"
 """The purpose of what a grader asks a model."""
-DETAILS_EVENT = "gen_ai.client.inference.operation.details"
-"""The event that carries the messages where the span itself does not."""
 MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
@@ -68,22 +69,18 @@ MESSAGE_EVENTS = {
 """The events of the conventions up to 1.36, one a message, and the role that each stands for."""
 CHOICE_EVENT = "gen_ai.choice"
 """The event of the conventions up to 1.36 that carries one choice of the answer."""
-CONTENT_EVENTS = frozenset({"gen_ai.content.prompt", "gen_ai.content.completion"})
-"""The events of the conventions up to 1.27, which carry `PROMPT` and `COMPLETION` as JSON."""
+CONTENT_EVENTS = frozenset(
+    {"gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion"}
+)
+"""The events whose attributes are as if the span had them: the messages where the span has none; up to the conventions
+1.27 `PROMPT` and `COMPLETION` as JSON."""
 
 # AgentOps and Traceloop, and so the spans of agentlightning 0.3.
 PROMPT = "gen_ai.prompt"
 """Prefix of the request's messages: `gen_ai.prompt.0.role`, `gen_ai.prompt.0.content`, ..."""
 COMPLETION = "gen_ai.completion"
 """Prefix of the choices: `gen_ai.completion.0.content`, `gen_ai.completion.0.tool_calls.0.name`, ..."""
-REQUEST = "gen_ai.request"
-"""Prefix of the request's parameters."""
-RESPONSE = "gen_ai.response"
-"""Prefix of what is known of the response."""
 REQUEST_TYPES = ("gen_ai.request.type", "llm.request.type")
-TOOL_PREFIXES = ("gen_ai.request.functions", "gen_ai.request.tools", "llm.request.functions")
-TOOL_SPAN = "tool"
-"""Prefix of what a tool's span says: `tool.name`, `tool.parameters`, `tool.call.id`, `tool.call.type`."""
 
 # OpenInference, the names of Arize's instrumentors and of Phoenix.
 OPENINFERENCE_KIND = "openinference.span.kind"
@@ -94,7 +91,6 @@ OPENINFERENCE_OUTPUT = "llm.output_messages"
 """Prefix of the answers: `llm.output_messages.0.message.content`, ..."""
 OPENINFERENCE_TOOLS = "llm.tools"
 """Prefix of the tools: `llm.tools.0.tool.json_schema`, ..."""
-OPENINFERENCE_MODELS = ("llm.response.model_name", "llm.request.model_name", "llm.model_name")
 OPENINFERENCE_FINISH_REASON = "llm.finish_reason"
 OPENINFERENCE_PARAMETERS = "llm.invocation_parameters"
 """The request's parameters: JSON of an object."""
@@ -112,9 +108,9 @@ INPUT_CHAT = f"{OPERATION_INPUT}.messages"
 INPUT_TOOLS = f"{OPERATION_INPUT}.tools"
 
 # The LiteLLM proxy.
-LITELLM_REQUEST_SPAN = "litellm_request"
 LITELLM_RAW_SPAN = "raw_gen_ai_request"
-"""Its attributes are `llm.<provider>.<field of the provider's answer>`, as Python or JSON text."""
+"""Its attributes are `llm.<provider>.<field of the provider's request or answer>`, as Python or JSON text."""
+LITELLM_SPANS = ("litellm_request", LITELLM_RAW_SPAN)
 LITELLM_RAW_PREFIX = "llm."
 
 CHAT_CALL_NAME = "openai.chat.completion"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
-from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import nested
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, agent_calls
@@ -52,9 +51,9 @@ def _conversations(call: ModelCall, tool_calls: dict[str, list[dict[str, Any]]])
 def _tool_calls_by_parent(spans: Sequence[Span]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for span in spans:
-        if span.parent_id is None or f"{genai.TOOL_SPAN}.name" not in span.attributes:
+        if span.parent_id is None or "tool.name" not in span.attributes:
             continue
-        tool = nested(span.attributes, genai.TOOL_SPAN)
+        tool = nested(span.attributes, "tool")
         call = tool.get("call")
         made = chat_tool_calls(
             [

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lightning_core.adapter import genai
-from lightning_core.adapter.calls import group_calls, is_call_span
+from lightning_core.adapter.calls import group_calls
+from lightning_core.adapter.dialects import is_call_span
 from lightning_core.adapter.rewards import is_reward_computation
 from lightning_core.adapter.tree import TraceTree, in_order
 from lightning_core.types import Span
@@ -113,7 +114,7 @@ class CallSelector:
         named_otherwise = (
             genai.OPERATION_NAME in span.attributes
             or genai.OPENINFERENCE_KIND in span.attributes
-            or span.name in (genai.LITELLM_RAW_SPAN, genai.LITELLM_REQUEST_SPAN)
+            or span.name in genai.LITELLM_SPANS
         )
         return named_otherwise and is_call_span(span) and self._name_pattern.search(genai.CHAT_CALL_NAME) is not None
 

@@ -5,89 +5,67 @@ from typing import Any, NamedTuple
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, entries, nested
-from lightning_core.types import Span
 
 
 class TokenRecord(NamedTuple):
     """What one span says of the tokens of its call. The sequences are the span's own; do not change them."""
 
-    prompt: Sequence[int] | None
+    prompt: Sequence[int] | None = None
     """The prompt; None when it was not recorded."""
-    responses: tuple[Sequence[int] | None, ...]
+    responses: tuple[Sequence[int] | None, ...] = ()
     """The answer, one entry a choice; None for a choice without token ids."""
-    logprobs: tuple[Sequence[float] | None, ...]
+    logprobs: tuple[Sequence[float] | None, ...] = ()
     """Of each token of each choice; None where they were not recorded, or are not as many as the tokens."""
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the prompt and at least one choice were recorded."""
-        return self.prompt is not None and any(ids is not None for ids in self.responses)
+    def rank(self) -> int:
+        """2 with the prompt and an answer, 1 with one of them, 0 with neither."""
+        return (self.prompt is not None) + any(ids is not None for ids in self.responses)
 
 
-NO_TOKENS = TokenRecord(None, (), ())
-"""The record of a span without tokens."""
-
-
-def read_tokens(span: Span) -> TokenRecord:
-    """Read the token ids of a span's call.
+def read_tokens(attributes: Mapping[str, Any]) -> TokenRecord:
+    """Read the token ids of a call.
 
     Only the first and the last id are looked at: a prompt may have a hundred thousand.
 
+    Args:
+        attributes: Of its span, as `dialects.attributes_of` returns them.
+
     Returns:
-        What is recorded; `NO_TOKENS` when nothing is.
+        What is recorded; an empty record when nothing is.
     """
-    attributes = span.attributes
     if genai.PROMPT_TOKEN_IDS in attributes or genai.RESPONSE_TOKEN_IDS in attributes:
-        return _read_own(attributes)
-    if span.name == genai.LITELLM_RAW_SPAN:
-        fields = raw_fields(attributes)
-        return _answered({**fields, "choices": decoded(fields.get("choices"))})
-    if genai.OUTPUT_PROMPT_TOKEN_IDS in attributes:
-        return _answered(nested(attributes, genai.OPERATION_OUTPUT))
-    return NO_TOKENS
-
-
-def raw_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provider's fields of LiteLLM's raw span: `llm.hosted_vllm.id` is `id`."""
-    fields: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if name.startswith(genai.LITELLM_RAW_PREFIX) and name.count(".") > 1:
-            fields[name.split(".", 2)[2]] = value
-    return fields
+        prompt, responses = (
+            attributes.get(genai.PROMPT_TOKEN_IDS),
+            _per_choice(attributes.get(genai.RESPONSE_TOKEN_IDS)),
+        )
+        logprobs = _per_choice(attributes.get(genai.RESPONSE_LOGPROBS))
+        if not logprobs and genai.LOGPROBS_CONTENT in attributes:
+            logprobs = [_read_content(attributes[genai.LOGPROBS_CONTENT])]
+    elif genai.OUTPUT_PROMPT_TOKEN_IDS in attributes or genai.OUTPUT_CHOICES in attributes:  # of vLLM's chat API
+        answer = nested(attributes, genai.OPERATION_OUTPUT)
+        prompt, responses = answer.get(genai.PROMPT_TOKEN_IDS), _per_choice(answer.get(genai.RESPONSE_TOKEN_IDS))
+        choices = [choice for choice in entries(decoded(answer.get("choices"))) if isinstance(choice, Mapping)]
+        responses = responses or [_ids_of_choice(choice) for choice in choices]
+        found = [choice.get("logprobs") for choice in choices]
+        logprobs = [_read_content(each.get("content")) if isinstance(each, Mapping) else None for each in found]
+    else:
+        return TokenRecord()
+    ids = tuple(map(token_ids, responses))
+    logprobs += [None] * (len(ids) - len(logprobs))
+    fitting = tuple(_fitting(*pair) for pair in zip(logprobs, ids, strict=False))
+    # A prompt is never empty, so an empty list says that no source recorded it.
+    return TokenRecord(token_ids(prompt) or None, ids, fitting)
 
 
 def token_ids(value: Any) -> Sequence[int] | None:
     """Return a list or tuple of integers, or None for anything else. Looks at both ends only."""
-    if isinstance(value, str):
-        value = decoded(value)
+    value = decoded(value)
     if not isinstance(value, (list, tuple)):
         return None
     if value and (type(value[0]) is not int or type(value[-1]) is not int):
         return None
     return value
-
-
-def _read_own(attributes: Mapping[str, Any]) -> TokenRecord:
-    responses = _per_choice(attributes.get(genai.RESPONSE_TOKEN_IDS))
-    logprobs: list[Any] = _per_choice(attributes.get(genai.RESPONSE_LOGPROBS))
-    if not logprobs and genai.LOGPROBS_CONTENT in attributes:
-        logprobs = [_read_content(decoded(attributes[genai.LOGPROBS_CONTENT]))]
-    return _record(attributes.get(genai.PROMPT_TOKEN_IDS), responses, logprobs)
-
-
-def _answered(answer: Any) -> TokenRecord:
-    """Read an answer of vLLM's chat API."""
-    if not isinstance(answer, Mapping):
-        return NO_TOKENS
-    choices = [choice for choice in entries(answer.get("choices")) if isinstance(choice, Mapping)]
-    responses = _per_choice(answer.get(genai.RESPONSE_TOKEN_IDS))
-    if not responses:
-        responses = [_ids_of_choice(choice) for choice in choices]
-    logprobs = []
-    for choice in choices:
-        found = choice.get("logprobs")
-        logprobs.append(_read_content(found.get("content")) if isinstance(found, Mapping) else None)
-    return _record(answer.get(genai.PROMPT_TOKEN_IDS), responses, logprobs)
 
 
 def _ids_of_choice(choice: Mapping[str, Any]) -> Any:
@@ -106,24 +84,15 @@ def _per_choice(value: Any) -> list[Any]:
     return [value]
 
 
-def _record(prompt: Any, responses: Sequence[Any], logprobs: Sequence[Any]) -> TokenRecord:
-    ids = tuple(token_ids(response) for response in responses)
-    paired = tuple(
-        _fitting(logprobs[index], response) if index < len(logprobs) and response is not None else None
-        for index, response in enumerate(ids)
-    )
-    # A prompt is never empty, so an empty list says that no source recorded it.
-    return TokenRecord(token_ids(prompt) or None, ids, paired)
-
-
-def _fitting(logprobs: Any, response: Sequence[int]) -> Sequence[float] | None:
-    if not isinstance(logprobs, (list, tuple)) or len(logprobs) != len(response):
+def _fitting(logprobs: Any, response: Sequence[int] | None) -> Sequence[float] | None:
+    if response is None or not isinstance(logprobs, (list, tuple)) or len(logprobs) != len(response):
         return None
     return logprobs if all(type(number) in (float, int) for number in logprobs) else None
 
 
 def _read_content(content: Any) -> list[Any] | None:
     """Take the numbers out of OpenAI's list of objects with `logprob`."""
+    content = decoded(content)
     if not isinstance(content, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in content):
         return None
     return [entry.get("logprob") for entry in content]

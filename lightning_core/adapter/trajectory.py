@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, calls_of
@@ -16,131 +16,6 @@ from lightning_core.emitter import NamedReward, find_final_reward
 from lightning_core.types import Span
 
 logger = logging.getLogger(__name__)
-
-RowT = TypeVar("RowT")
-
-
-class _Node(Generic[RowT]):
-    __slots__ = ("children", "edge", "rows")
-
-    def __init__(self, edge: list[int]) -> None:
-        self.edge = edge
-        """The tokens between the node above and this one."""
-        self.rows: list[RowT] = []
-        """The rows whose tokens end here, the newest last."""
-        self.children: dict[int, _Node[RowT]] = {}
-        """By first token."""
-
-
-class OpenRows(Generic[RowT]):
-    """Rows by their tokens: a radix tree, so that a prefix that many rows share is compared once.
-
-    Finding takes time linear in the prompt, adding and extending in the tokens that are new, however many rows there
-    are.
-    """
-
-    def __init__(self) -> None:
-        self._root: _Node[RowT] = _Node([])
-
-    def find(self, prompt: Sequence[int]) -> "Match[RowT]":
-        """Find the row whose tokens are the longest beginning of this prompt; of equal rows the newest.
-
-        Args:
-            prompt: Token ids.
-
-        Returns:
-            The match; its `row` is None when no row is a beginning of the prompt.
-        """
-        node, length = self._root, 0
-        best, best_length = node, length
-        while length < len(prompt):
-            token = prompt[length]
-            child = node.children.get(token) if type(token) is int else None
-            if child is None:
-                break
-            piece = prompt[length : length + len(child.edge)]
-            if (piece if isinstance(piece, list) else list(piece)) != child.edge:
-                break
-            node, length = child, length + len(child.edge)
-            if node.rows:
-                best, best_length = node, length
-        return Match(best, best_length, node, length)
-
-    def add(self, match: "Match[RowT]", row: RowT, tokens: Sequence[int]) -> None:
-        """Add a row. The match is used up.
-
-        Args:
-            match: Where the row's prompt was looked for.
-            row: The row.
-            tokens: The row's tokens after the first `match.shared`.
-        """
-        _insert(match.deepest, row, list(tokens))
-
-    def extend(self, match: "Match[RowT]", tokens: Sequence[int]) -> None:
-        """Let the matched row go on with these tokens. The match is used up."""
-        node = match.node
-        row = node.rows.pop()
-        if node.rows or node.children:
-            _insert(node, row, list(tokens))
-        else:
-            node.edge.extend(tokens)
-            node.rows.append(row)
-
-
-class Match(Generic[RowT]):
-    """Where a prompt left the rows."""
-
-    __slots__ = ("deepest", "length", "node", "shared")
-
-    def __init__(self, node: _Node[RowT], length: int, deepest: _Node[RowT], shared: int) -> None:
-        self.node = node
-        self.length = length
-        """How many tokens the row has."""
-        self.deepest = deepest
-        self.shared = shared
-        """How many of the prompt's tokens are known to be those of other rows."""
-
-    @property
-    def row(self) -> RowT | None:
-        """The row, or None."""
-        return self.node.rows[-1] if self.node.rows else None
-
-
-def _insert(node: _Node[RowT], row: RowT, tokens: list[int]) -> None:
-    while tokens:
-        child = node.children.get(tokens[0])
-        if child is None:
-            leaf: _Node[RowT] = _Node(tokens)
-            leaf.rows.append(row)
-            node.children[tokens[0]] = leaf
-            return
-        shared = _shared_length(child.edge, tokens)
-        if shared < len(child.edge):
-            child = _split(node, child, shared)
-        node, tokens = child, tokens[shared:]
-    node.rows.append(row)
-
-
-def _split(above: _Node[RowT], below: _Node[RowT], length: int) -> _Node[RowT]:
-    """Put a node into the edge between two, after `length` tokens."""
-    middle: _Node[RowT] = _Node(below.edge[:length])
-    below.edge = below.edge[length:]
-    middle.children[below.edge[0]] = below
-    above.children[middle.edge[0]] = middle
-    return middle
-
-
-def _shared_length(one: list[int], other: list[int]) -> int:
-    """Count the tokens that both begin with. Compares slices, which is faster than tokens, and linear as well."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
 
 RefusalReason = Literal["failed", "no_token_ids", "bad_token_ids", "empty_answer"]
 """Why an answer is in no row: see `docs/components.md`."""
@@ -235,7 +110,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
     call continues that row: the rest of the prompt is masked, its answer is not. Elsewhere a new row begins. Of
     several rows that a prompt begins with, the longest is continued, of equal ones the one that got there last, by its
     latest answer. No produced token is trained twice, and none is made from text. Time and memory are linear in the
-    tokens.
+    tokens, but for a look at the rows so far for each call.
 
     `docs/components.md` says what becomes of failed, empty, repeated, parallel and branching calls.
 
@@ -382,8 +257,9 @@ class _Merging:
     def __init__(self, rewards: Mapping[int, tuple[NamedReward, ...]]) -> None:
         self.rows: list[Trajectory] = []
         self.refused: list[RefusedAnswer] = []
-        self._open: OpenRows[Trajectory] = OpenRows()
         self._rewards = rewards
+        self._by_length: dict[int, list[tuple[list[int], Trajectory]]] = {}
+        """The rows by how many tokens they have, that which got there last at the end; each with its last tokens."""
 
     def take(self, call: ModelCall) -> None:
         if call.error is not None:
@@ -398,18 +274,19 @@ class _Merging:
             elif not self._join(call, number, call.prompt_token_ids, choice.token_ids):
                 self._refuse(call, number, "bad_token_ids", "a token id is not an integer")
 
-    def _join(self, call: ModelCall, number: int, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        match = self._open.find(prompt)
-        between = prompt[match.length :]
+    def _join(self, call: ModelCall, number: int, given: Sequence[int], answer: Sequence[int]) -> bool:
+        prompt = given if isinstance(given, list) else list(given)
+        row = self._longest_beginning(prompt)
+        length = 0 if row is None else _length(row)
+        between = prompt[length:]
         if not _all_integers(between) or not _all_integers(answer):
             return False
-        row = match.row
         if row is None:
-            row = Trajectory(list(prompt), [], [], [], [])
+            row = Trajectory(prompt.copy(), [], [], [], [])
             self.rows.append(row)
-            self._open.add(match, row, [*prompt[match.shared :], *answer])
         else:
-            self._open.extend(match, [*between, *answer])
+            others = [each for each in self._by_length.pop(length) if each[1] is not row]
+            self._by_length |= {length: others} if others else {}
             row.response_ids.extend(between)
             row.mask.extend([0] * len(between))
             row.logprobs.extend([None] * len(between))
@@ -418,11 +295,34 @@ class _Merging:
         row.mask.extend([1] * len(answer))
         row.logprobs.extend(call.choices[number].logprobs or [None] * len(answer))
         row.calls.append(RowCall(call, number, start, len(row.response_ids), self._rewards.get(call.order, ())))
+        tail = [*row.prompt_ids[-_TAIL:], *row.response_ids[-_TAIL:]][-_TAIL:]
+        self._by_length.setdefault(_length(row), []).append((tail, row))
         return True
+
+    def _longest_beginning(self, prompt: list[int]) -> Trajectory | None:
+        """Return the longest row that a prompt begins with; of equal ones that which got there last."""
+        for length in sorted((each for each in self._by_length if each <= len(prompt)), reverse=True):
+            for tail, row in reversed(self._by_length[length]):
+                start = len(row.prompt_ids)
+                if (
+                    prompt[length - len(tail) : length] == tail  # of rows with a long beginning in common, this differs
+                    and prompt[start:length] == row.response_ids
+                    and prompt[:start] == row.prompt_ids
+                ):
+                    return row
+        return None
 
     def _refuse(self, call: ModelCall, choice: int, reason: RefusalReason, why: str) -> None:
         detail = f"the call of span {call.span_id} is in no row: {why}"
         self.refused.append(RefusedAnswer(call, choice, reason, detail))
+
+
+_TAIL = 64
+"""So many of the last tokens of a row are compared before all."""
+
+
+def _length(row: Trajectory) -> int:
+    return len(row.prompt_ids) + len(row.response_ids)
 
 
 def _all_integers(ids: Sequence[int]) -> bool:

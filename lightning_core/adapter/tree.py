@@ -1,8 +1,7 @@
 """The spans of an attempt as a tree: what lies within what."""
 
-import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -137,7 +136,12 @@ class TraceTree:
 
     def traverse(self) -> "list[TraceTree]":
         """Return this node and all below it, a parent before its children."""
-        return [node for node, _ in self._walk()]
+        found: list[TraceTree] = []
+        pending = [self]
+        while pending:  # without recursion: traces may be thousands of spans deep
+            found.append(node := pending.pop())
+            pending.extend(reversed(node.children))
+        return found
 
     def names_tuple(self) -> tuple[str, list[Any]]:
         """Return the span's name, with its agent's in brackets, and the same of each child."""
@@ -188,53 +192,6 @@ class TraceTree:
         moved = {id(child) for child in floating} - in_circles
         root.children = [child for child in root.children if id(child) not in moved]
 
-    def mermaid(self, interested_span_match: str | None = None) -> str:
-        """Draw the tree as the text of a Mermaid flowchart.
-
-        Args:
-            interested_span_match: A regular expression; only spans whose name it matches, and those above, are drawn.
-        """
-        nodes, edges = self._drawn(interested_span_match)
-        lines = ["flowchart TD"]
-        lines += [f'    n{place}["{_mermaid_text(label)}"]' for place, label in enumerate(nodes)]
-        lines += [f"    n{parent} --> n{child}" for parent, child in edges]
-        return "\n".join(lines) + "\n"
-
-    def graphviz(self, interested_span_match: str | None = None) -> str:
-        """Draw the tree as the text of a Graphviz digraph; the argument is that of `mermaid`."""
-        nodes, edges = self._drawn(interested_span_match)
-        lines = ["digraph trace {"]
-        lines += [f'    n{place} [label="{_graphviz_text(label)}"];' for place, label in enumerate(nodes)]
-        lines += [f"    n{parent} -> n{child};" for parent, child in edges]
-        return "\n".join([*lines, "}"]) + "\n"
-
-    def _walk(self) -> "Iterator[tuple[TraceTree, TraceTree | None]]":
-        """Yield each node with its parent, without recursion: traces may be thousands of spans deep."""
-        pending: list[tuple[TraceTree, TraceTree | None]] = [(self, None)]
-        while pending:
-            node, parent = pending.pop()
-            yield node, parent
-            pending.extend((child, node) for child in reversed(node.children))
-
-    def _drawn(self, interesting: str | None) -> tuple[list[str], list[tuple[int, int]]]:
-        walked = list(self._walk())
-        kept = {id(node) for node, _ in walked if interesting is None or re.search(interesting, node.span.name)}
-        for node, parent in reversed(walked):
-            if id(node) in kept and parent is not None:
-                kept.add(id(parent))
-        places: dict[int, int] = {}
-        labels: list[str] = []
-        edges: list[tuple[int, int]] = []
-        for node, parent in walked:
-            if id(node) not in kept:
-                continue
-            places[id(node)] = len(labels)
-            agent = node.agent_name()
-            labels.append(f"{node.id[-8:]} ({node.span.name})" + (f" [{agent}]" if agent is not None else ""))
-            if parent is not None:
-                edges.append((places[id(parent)], places[id(node)]))
-        return labels, edges
-
 
 def _virtual_span(span_id: str, children: Sequence[TraceTree], name: str | None = None) -> Span:
     first = children[0].span
@@ -284,12 +241,3 @@ def _new_parents(floating: Sequence[TraceTree], candidates: Sequence[TraceTree])
         for node, place in zip(nodes, shortest_enclosing(intervals), strict=True)
         if place is not None and id(node) in moving
     ]
-
-
-def _mermaid_text(label: str) -> str:
-    # Mermaid has no escapes, but takes HTML's entities in its own spelling.
-    return label.replace("#", "#35;").replace('"', "#quot;").replace("\n", " ")
-
-
-def _graphviz_text(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, entries, nested
@@ -12,6 +12,7 @@ from lightning_core.adapter.conversation import chat_messages
 from lightning_core.adapter.rewards import RewardMatchPolicy, match_by_sequence, match_in_tree
 from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.tree import in_order
+from lightning_core.former import former
 from lightning_core.types import Span, Triplet
 
 if TYPE_CHECKING:
@@ -119,29 +120,16 @@ class TracerTraceToTriplet(TraceToTripletBase):
         /,
         filename: str | Path | None = "trace_tree",
         interested_span_match: str | None = None,
-        *,
-        syntax: Literal["mermaid", "graphviz"] = "mermaid",
+        **options: Any,
     ) -> "TraceTree":
-        """Write a drawing of the spans, as text: a Mermaid flowchart (`.mmd`) or a Graphviz digraph (`.dot`).
-
-        Args:
-            source: The spans of one attempt.
-            filename: Where to, without the suffix; None to write nothing. A file of that name is replaced.
-            interested_span_match: A regular expression; only spans whose name it matches, and those above, are drawn.
-            syntax: The language of the text.
-
-        Returns:
-            The tree; its methods `mermaid` and `graphviz` return the text.
+        """Write a drawing of the spans, and return their tree; see `lightning_legacy.trees.draw`.
 
         Raises:
-            ValueError: When there is no span, or `syntax` is neither of the two.
+            NeedsLegacy: When lightning-legacy is not installed.
         """
-        if syntax not in ("mermaid", "graphviz"):
-            raise ValueError(f"syntax={syntax!r} is not known; it is 'mermaid' or 'graphviz'")
+        draw = former(f"{type(self).__name__}.visualize draws a trace; agl show RUN ROLLOUT prints it").draw
         tree = self._selector.tree(_spans(source))
-        if filename is not None:
-            drawn = getattr(tree, syntax)(interested_span_match)
-            Path(f"{filename}{'.mmd' if syntax == 'mermaid' else '.dot'}").write_text(drawn, encoding="utf-8")
+        draw(tree, filename, interested_span_match, **options)
         return tree
 
     def _is_wanted(self, call: ModelCall) -> bool:

@@ -4,7 +4,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
+from lightning_core.adapter import read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, usage_in
 from lightning_core.errors import ConfigError, Fault, InvalidTransition
 from lightning_core.model_proxy import ModelProxy, flush_calls
 from lightning_core.store import LightningStore

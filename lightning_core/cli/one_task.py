@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.adapter.usage import read_usage
+from lightning_core.adapter import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace

@@ -11,7 +11,6 @@ from rich.tree import Tree
 
 from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
 from lightning_core.adapter.calls import has_failed
-from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import is_late
 from lightning_core.runner.outcome import is_the_users
@@ -145,7 +144,7 @@ def _call_branch(
         label.append(f" {visible(call.model)}", style="bold")
     branch = Branch(label, depth=depth)
     _add_duration(label, span)
-    words = token_words(usage_of(call))
+    words = token_words(call.usage)
     if words:
         label.append("  " + ", ".join(words), style=_DIM)
     if call.finish_reason not in (None, "stop", "tool_calls"):

@@ -66,8 +66,8 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "judge": "lightning-evals",
     },
     "loggers": {
-        "tensorboard": "lightning-loggers",
-        "wandb": "lightning-loggers",
+        "tensorboard": "lightning-export",
+        "wandb": "lightning-export",
     },
     "pages": {
         "viewer": "lightning-viewer",

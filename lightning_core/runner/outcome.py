@@ -14,7 +14,8 @@ from types import CodeType
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage
+from lightning_core.adapter import read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata
 from lightning_core.emitter import emit_reward, get_rewards_from_span
 from lightning_core.errors import (
     AgentTimeout,

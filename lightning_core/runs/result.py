@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, total_usage, usage_in
+from lightning_core.adapter import read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, total_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm, usage_past_proxy

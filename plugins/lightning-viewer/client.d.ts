@@ -97,7 +97,7 @@ interface Embedded extends Summary {
   inputs: Json[];
   traces: Record<string, TraceData>;
   left_out: { traces: number; rollouts: number };
-  version_changes: Record<string, VersionChanges>;
+  version_changes: Record<string, RunComparison>;
   is_redacted?: boolean;
   compared?: RunComparison;
 }
@@ -147,16 +147,6 @@ interface PageOfRollouts {
   all: number;
   total: number;
   rollouts: Row[];
-  inputs: Inputs;
-}
-
-interface VersionChanges {
-  mode: Mode;
-  better: number;
-  worse: number;
-  same: number;
-  difference: Difference | null;
-  rows: { sample: number; from: number | null; to: number | null; old: string; now: string }[];
   inputs: Inputs;
 }
 
@@ -274,7 +264,7 @@ interface Source {
   rollouts(question: Question): Answer<PageOfRollouts>;
   rollout(id: string): Answer<RolloutData>;
   trace(id: string, offset: string): Answer<TraceData | null>;
-  samples(before: number, after: number): Answer<VersionChanges>;
+  samples(before: number, after: number): Answer<RunComparison>;
   runs(): Answer<RunChoice[]>;
   compare(query: Record<string, string>): Answer<RunComparison>;
   workers(): Answer<WorkerData[]>;

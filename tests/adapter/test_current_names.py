@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from lightning_core.adapter import read_model_calls
+from lightning_core.adapter import read_model_calls, read_usage
 from lightning_core.adapter.current_names import with_current_names
-from lightning_core.adapter.usage import Usage, read_usage
+from lightning_core.adapter.usage import Usage
 from lightning_core.types import Span
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -98,7 +98,6 @@ def test_a_trace_may_be_thousands_of_spans_deep():
     tree = TraceTree.from_spans(trace.spans)
     tree.repair_hierarchy()
     assert len(tree.traverse()) == 5_001
-    assert tree.mermaid("nothing") == "flowchart TD\n"
 
 
 times = strategies.integers(0, 6).map(float)

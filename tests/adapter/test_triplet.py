@@ -180,32 +180,3 @@ def test_opentelemetrys_own_spans_are_taken():
     provider.shutdown()
     (triplet,) = TracerTraceToTriplet().adapt(exporter.get_finished_spans())
     assert (list(triplet.prompt["token_ids"]), triplet.reward) == ([1, 2], 1.0)
-
-
-def test_a_drawing_is_written_as_text_and_the_tree_returned(tmp_path):
-    trace = TraceBuilder()
-    agent = trace.span('agent "A"', {"agent.name": "solver"}, start=0.0, end=100.0)
-    trace.call([1], [2], parent=agent)
-    trace.reward(1.0, parent=agent)
-    adapter = TracerTraceToTriplet()
-    tree = adapter.visualize(trace.spans, filename=tmp_path / "tree")
-    assert (tmp_path / "tree.mmd").read_text() == (
-        "flowchart TD\n"
-        '    n0["span-1 (agent #quot;A#quot;) [solver]"]\n'
-        '    n1["span-2 (openai.chat.completion)"]\n'
-        '    n2["span-3 (agentlightning.annotation)"]\n'
-        "    n0 --> n1\n"
-        "    n0 --> n2\n"
-    )
-    adapter.visualize(trace.spans, tmp_path / "tree", "chat", syntax="graphviz")
-    assert (tmp_path / "tree.dot").read_text() == (
-        "digraph trace {\n"
-        '    n0 [label="span-1 (agent \\"A\\") [solver]"];\n'
-        '    n1 [label="span-2 (openai.chat.completion)"];\n'
-        "    n0 -> n1;\n"
-        "}\n"
-    )
-    assert adapter.visualize(trace.spans, None).names_tuple() == tree.names_tuple()
-    with pytest.raises(ValueError, match="syntax='png' is not known; it is 'mermaid' or 'graphviz'"):
-        adapter.visualize(trace.spans, None, syntax="png")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree.dot", "tree.mmd"]

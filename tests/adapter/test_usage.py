@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.adapter.usage import Usage, read_usage
+from lightning_core.adapter import read_usage
+from lightning_core.adapter.usage import Usage
 from lightning_core.types import Span
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from atif import Trajectory
 
-from lightning_core.adapter.usage import read_usage
+from lightning_core.adapter import read_usage
 from lightning_core.errors import ConfigError, Fault
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from lightning_core.errors import ConfigError, Fault
 
 if TYPE_CHECKING:
     from lightning_core.runs.folder import RunFolder
-    from lightning_core.store import LightningStore
+    from lightning_core.types import AttemptStatus, RolloutMode, Span
     from lightning_export.sources import Trace
 
 NEWEST = (1, 8)
@@ -82,7 +82,8 @@ def import_(source: tuple[Path, ...], form: str, runs_dir: Path | None) -> None:
     try:
         folder.lock.take()
         manifest.write(folder.manifest_file)
-        count = asyncio.run(_read_into(folder, source) if traces is None else _write_into(folder, traces))
+        found = _of_trajectories(source) if traces is None else _of_traces(traces)
+        count = asyncio.run(_write_into(folder, found))
         if not count:
             raise ConfigError(f"there is no ATIF trajectory in {', '.join(map(str, source))}")
         manifest.model_copy(update={"outcome": "succeeded", "end": now()}).write(folder.manifest_file)
@@ -98,92 +99,89 @@ def import_(source: tuple[Path, ...], form: str, runs_dir: Path | None) -> None:
             click.echo(f"left out: {skipped}", err=True)
 
 
-async def _write_into(folder: "RunFolder", traces: Sequence["Trace"]) -> int:
-    """Make a rollout of each trace; return how many there are."""
+class _Imported(NamedTuple):
+    """One execution of an agent, as a rollout has it."""
+
+    input: Any
+    mode: "RolloutMode | None"
+    told: dict[str, Any]
+    """The rollout's metadata."""
+    spans: "list[Span]"
+    rewards: dict[str, float]
+    has_failed: bool
+    reason: dict[str, Any] | None
+    """Why it failed: the attempt's metadata."""
+
+
+async def _write_into(folder: "RunFolder", found: Iterable[_Imported]) -> int:
+    """Make a rollout of each; return how many there are."""
     from lightning_core.emitter import emit_reward
-    from lightning_core.types import Span
-    from lightning_core.types.text import well_formed_value
-
-    store = _store_of(folder)
-    try:
-        for trace in traces:
-            told = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
-            told |= {} if trace.expected is None else {"expected": trace.expected}
-            begun = await store.start_rollout(well_formed_value(trace.input), metadata=well_formed_value(told))
-            ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id, "sequence_id": 0}
-            spans = list(trace.spans)
-            if trace.rewards:
-                spans.append(Span.from_core_fields(emit_reward(trace.rewards, propagate=False)))
-            await store.add_many_spans([span.model_copy(update=ids) for span in spans])
-            metadata: dict[str, Any] | None = None
-            if trace.error is not None:
-                metadata = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
-            await store.update_attempt(
-                begun.rollout_id,
-                begun.attempt.attempt_id,
-                "succeeded" if metadata is None else "failed",
-                metadata=metadata,
-            )
-    finally:
-        await store.aclose()
-    return len(traces)
-
-
-def _store_of(folder: "RunFolder") -> "LightningStore":
+    from lightning_core.errors import InvalidRequest
     from lightning_core.registry import default_registry
     from lightning_core.runs.recording import DURABLE
     from lightning_core.store import LightningStore
+    from lightning_core.types import Span
 
     options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
-    return default_registry().build("stores", options, expected=LightningStore)
-
-
-async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
-    """Make a rollout of each trajectory; return how many there are."""
-    from atif import Trajectory
-    from pydantic import ValidationError
-
-    from lightning_core.emitter import emit_reward
-    from lightning_core.errors import InvalidRequest
-    from lightning_core.types import Span
-    from lightning_export.trajectories import own_of, spans_of
-
-    store = _store_of(folder)
+    store = default_registry().build("stores", options, expected=LightningStore)
     count = 0
     try:
-        for place, found, trial in _documents(source):
-            _check_version(place, found)
+        for each in found:
             try:
-                trajectory = Trajectory.model_validate(found)
-                own, spans = own_of(trajectory), list(spans_of(trajectory))
-            except (ValidationError, ValueError) as exc:  # also a timestamp that is not one
-                raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
-            first = next((step.message for step in trajectory.steps if step.source == "user"), "")
-            whole = json.loads(trajectory.model_dump_json()) if not isinstance(first, str) else first
-            try:
-                begun = await store.start_rollout(
-                    own.input if "input" in own.model_fields_set else whole,
-                    own.mode,
-                    metadata={"imported_from": place, "trajectory_id": trajectory.trajectory_id},
-                )
+                begun = await store.start_rollout(each.input, each.mode, metadata=each.told)
             except InvalidRequest as exc:  # such as half a character
-                raise ConfigError(f"{place} cannot be stored: {exc}") from exc
-            rollout_id, attempt_id = begun.rollout_id, begun.attempt.attempt_id
-            if rewards := trial.rewards or own.rewards:
-                spans.append(Span.from_core_fields(emit_reward(rewards, propagate=False)))
-            ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-            await store.add_many_spans([span.model_copy(update=ids) for span in spans])
-            has_failed = trial.exception is not None or own.status == "failed"
-            await store.update_attempt(
-                rollout_id,
-                attempt_id,
-                "failed" if has_failed else "succeeded",
-                metadata=_reason(trial.exception, is_own=own.status is not None),
-            )
+                raise ConfigError(f"{each.told['imported_from']} cannot be stored: {exc}") from exc
+            rewards = [Span.from_core_fields(emit_reward(each.rewards, propagate=False))] if each.rewards else []
+            ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id, "sequence_id": 0}
+            await store.add_many_spans([span.model_copy(update=ids) for span in (*each.spans, *rewards)])
+            status: AttemptStatus = "failed" if each.has_failed else "succeeded"
+            await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status, metadata=each.reason)
             count += 1
     finally:
         await store.aclose()
     return count
+
+
+def _of_traces(traces: "Iterable[Trace]") -> Iterator[_Imported]:
+    from lightning_core.types.text import well_formed_value
+
+    for trace in traces:
+        told = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
+        told |= {} if trace.expected is None else {"expected": trace.expected}
+        reason = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
+        has_failed = trace.error is not None
+        yield _Imported(
+            *(well_formed_value(trace.input), None, well_formed_value(told), trace.spans, trace.rewards),
+            *(has_failed, reason if has_failed else None),
+        )
+
+
+def _of_trajectories(source: tuple[Path, ...]) -> Iterator[_Imported]:
+    from atif import Trajectory
+
+    from lightning_export.trajectories import own_of, spans_of
+
+    for place, found, trial in _documents(source):
+        _check_version(place, found)
+        try:
+            trajectory = Trajectory.model_validate(found)
+            own, spans = own_of(trajectory), list(spans_of(trajectory))
+        except ValueError as exc:  # also pydantic's, and a timestamp that is not one
+            raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
+        task: Any = next((step.message for step in trajectory.steps if step.source == "user"), "")
+        if "input" in own.model_fields_set:
+            task = own.input
+        elif not isinstance(task, str):
+            task = json.loads(trajectory.model_dump_json())
+        yield _Imported(
+            task,
+            own.mode,
+            {"imported_from": place, "trajectory_id": trajectory.trajectory_id},
+            spans,
+            trial.rewards or own.rewards,
+            trial.exception is not None or own.status == "failed",
+            _reason(trial.exception, is_own=own.status is not None),
+        )
 
 
 class _Trial(NamedTuple):

@@ -15,7 +15,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import agent_calls
-from lightning_core.adapter.current_names import chat_text, with_current_names
+from lightning_core.adapter.conversation import chat_text
+from lightning_core.adapter.current_names import with_current_names
 from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.semconv import LightningResourceAttributes

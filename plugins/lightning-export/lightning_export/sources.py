@@ -20,7 +20,7 @@ from lightning_http.otlp import JSON, MalformedTraces, parse, spans_of
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded
 from lightning_core.adapter.calls import agent_calls
-from lightning_core.adapter.current_names import chat_text
+from lightning_core.adapter.conversation import chat_text
 from lightning_core.emitter import find_reward_spans
 from lightning_core.errors import ConfigError
 from lightning_core.types import Span, TraceStatus

@@ -17,8 +17,8 @@ from pydantic import BaseModel, FiniteFloat
 from lightning_core.adapter import ModelCall, genai
 from lightning_core.adapter.attributes import decoded
 from lightning_core.adapter.calls import agent_calls
-from lightning_core.adapter.current_names import chat_text
-from lightning_core.adapter.usage import usage_of
+from lightning_core.adapter.conversation import chat_text
+from lightning_core.adapter.usage import total_usage
 from lightning_core.emitter import find_reward_spans, get_rewards_from_span
 from lightning_core.types import RolloutMode, Span
 from lightning_export.attempts import Ended
@@ -49,7 +49,7 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
     if not told:
         return None
     first, *others = told
-    first["final_metrics"]["total_cost_usd"] = _sum(usage_of(call).cost for call in calls)
+    first["final_metrics"]["total_cost_usd"] = total_usage(call.usage for call in calls).cost
     own = {
         "rollout_id": ended.rollout.rollout_id,
         "status": ended.rollout.status,
@@ -63,7 +63,7 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
 
 def _told(conversation: "_Conversation", trajectory_id: str, agent: str, version: str) -> dict[str, Any]:
     calls = conversation.calls
-    usages = [usage_of(call) for call in calls]
+    used = total_usage(call.usage for call in calls)
     return {
         "schema_version": VERSION,
         "trajectory_id": trajectory_id,
@@ -75,9 +75,9 @@ def _told(conversation: "_Conversation", trajectory_id: str, agent: str, version
         },
         "steps": conversation.steps,
         "final_metrics": {
-            "total_prompt_tokens": _sum(usage.input_tokens for usage in usages),
-            "total_completion_tokens": _sum(usage.output_tokens for usage in usages),
-            "total_cost_usd": _sum(usage.cost for usage in usages),
+            "total_prompt_tokens": used.input_tokens,
+            "total_completion_tokens": used.output_tokens,
+            "total_cost_usd": used.cost,
             "total_steps": len(conversation.steps),
         },
     }
@@ -133,7 +133,7 @@ class _Conversation:
                 step["model_name"] = call.model
             if call.end_time is not None:
                 step["timestamp"] = datetime.fromtimestamp(call.end_time, UTC).isoformat()
-            usage = usage_of(call)
+            usage = call.usage
             step["llm_call_count"] = 1
             metrics = {
                 "prompt_tokens": usage.input_tokens,
@@ -222,11 +222,6 @@ def _atif_content(content: Any) -> Any:
         else:
             parts.append({"type": "text", "text": str(part.get("text") or "") or json.dumps(part, ensure_ascii=False)})
     return parts
-
-
-def _sum(numbers: Iterator[Any]) -> Any:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
 
 
 def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Span]:
@@ -345,7 +340,7 @@ def _call_span(
         told |= {
             genai.INPUT_TOKENS: metrics.prompt_tokens,
             genai.OUTPUT_TOKENS: metrics.completion_tokens,
-            "gen_ai.usage.cost": metrics.cost_usd,
+            genai.COST: metrics.cost_usd,
             genai.PROMPT_TOKEN_IDS: metrics.prompt_token_ids,
             genai.RESPONSE_TOKEN_IDS: metrics.completion_token_ids,
             genai.RESPONSE_LOGPROBS: metrics.logprobs,

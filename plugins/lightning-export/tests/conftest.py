@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightning_sqlite import SqliteLightningStore
 
-from lightning_core.adapter.current_names import chat_text
+from lightning_core.adapter.conversation import chat_text
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import Manifest, Origin, now
 from lightning_core.types import Span

@@ -16,7 +16,7 @@ from lightning_export.trajectories import spans_of
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.adapter import read_model_calls
-from lightning_core.adapter.current_names import chat_text
+from lightning_core.adapter.conversation import chat_text
 from lightning_core.algorithm.batch import describe_failure
 from lightning_core.cli import agl
 from lightning_core.types import Span

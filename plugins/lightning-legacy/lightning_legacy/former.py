@@ -12,5 +12,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "stores": ["adapt"],
         "strategies": ["execute"],
         "tracers": ["ForeignTrace"],
+        "trees": ["draw"],
     },
 )

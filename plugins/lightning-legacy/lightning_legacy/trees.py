@@ -1,8 +1,9 @@
-"""The methods of a `TraceTree` that agentlightning 0.3 had and `TracerTraceToTriplet` here does without."""
+"""Drawings of traces, and the methods of a `TraceTree` that agentlightning 0.3 had."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning_core.adapter import tree
 from lightning_core.adapter.calls import call_of, response_id
@@ -11,6 +12,63 @@ from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.triplet import TracerTraceToTriplet, image_urls, triplet_of
 from lightning_core.rewards import get_reward_value
 from lightning_core.types import Span, Triplet
+
+_LINES = {
+    "mermaid": ("flowchart TD", '    n{0}["{1}"]', "    n{0} --> n{1}", "", ".mmd"),
+    "graphviz": ("digraph trace {", '    n{0} [label="{1}"];', "    n{0} -> n{1};", "}\n", ".dot"),
+}
+"""By syntax: its first line, those of a node and of an edge, its end, and the suffix of its files."""
+_ESCAPES = {
+    # Mermaid has no escapes, but takes HTML's entities in its own spelling.
+    "mermaid": {"#": "#35;", '"': "#quot;", "\n": " "},
+    "graphviz": {"\\": "\\\\", '"': '\\"', "\n": " "},
+}
+
+
+def draw(
+    drawn: tree.TraceTree,
+    filename: str | Path | None = "trace_tree",
+    interested_span_match: str | None = None,
+    *,
+    syntax: Literal["mermaid", "graphviz"] = "mermaid",
+) -> str:
+    """Draw a tree as text: a Mermaid flowchart (`.mmd`) or a Graphviz digraph (`.dot`).
+
+    Args:
+        drawn: The tree.
+        filename: Where to, without the suffix; None to write nothing. A file of that name is replaced.
+        interested_span_match: A regular expression; only spans whose name it matches, and those above, are drawn.
+        syntax: The language of the text.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: When `syntax` is neither of the two.
+    """
+    if syntax not in _LINES:
+        raise ValueError(f"syntax={syntax!r} is not known; it is 'mermaid' or 'graphviz'")
+    first, of_node, of_edge, end, suffix = _LINES[syntax]
+    walked = drawn.traverse()
+    parents = {id(child): node for node in walked for child in node.children}
+    wanted = re.compile(interested_span_match or "")
+    kept = {id(node) for node in walked if wanted.search(node.span.name)}
+    for node in reversed(walked):
+        if id(node) in kept and id(node) in parents:
+            kept.add(id(parents[id(node)]))
+    places = {id(node): place for place, node in enumerate(node for node in walked if id(node) in kept)}
+    nodes, edges = [], []
+    for node in walked:
+        if id(node) in kept:
+            agent = node.agent_name()
+            label = f"{node.id[-8:]} ({node.span.name})" + (f" [{agent}]" if agent is not None else "")
+            nodes.append(of_node.format(places[id(node)], label.translate(str.maketrans(_ESCAPES[syntax]))))
+            if id(node) in parents:
+                edges.append(of_edge.format(places[id(parents[id(node)])], places[id(node)]))
+    text = "\n".join([first, *nodes, *edges, end])
+    if filename is not None:
+        Path(f"{filename}{suffix}").write_text(text, encoding="utf-8")
+    return text
 
 
 class TraceTree(tree.TraceTree):
@@ -34,8 +92,7 @@ class TraceTree(tree.TraceTree):
 
     def visualize(self, filename: str, interested_span_match: str | None = None) -> None:
         """Write a drawing, as the text of a Graphviz digraph, to `filename` with the suffix `.dot`."""
-        text = self.graphviz(interested_span_match)
-        Path(f"{filename}.dot").write_text(text, encoding="utf-8")
+        draw(self, filename, interested_span_match, syntax="graphviz")
 
     def maybe_reward_dict(self) -> dict[str, Any]:
         """Return `{"type": "reward", "value": ...}` for a reward span, an empty dict for another."""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.adapter.triplet import TraceTree
+from lightning_core.adapter.triplet import TracerTraceToTriplet, TraceTree
+from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Span, Triplet
 
 REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.5}
@@ -93,3 +94,32 @@ def test_a_tree_of_ones_own_makes_its_own_triplets(spans: list[Span]) -> None:
         ({"name": "openai.chat.completion"}, None),
         ({"name": "openai.chat.completion"}, 0.5),
     ]
+
+
+def test_a_drawing_is_written_as_text_and_the_tree_returned(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    agent = trace.span('agent "A"', {"agent.name": "solver"}, start=0.0, end=100.0)
+    trace.call([1], [2], parent=agent)
+    trace.reward(1.0, parent=agent)
+    adapter = TracerTraceToTriplet()
+    tree = adapter.visualize(trace.spans, filename=tmp_path / "tree")
+    assert (tmp_path / "tree.mmd").read_text() == (
+        "flowchart TD\n"
+        '    n0["span-1 (agent #quot;A#quot;) [solver]"]\n'
+        '    n1["span-2 (openai.chat.completion)"]\n'
+        '    n2["span-3 (agentlightning.annotation)"]\n'
+        "    n0 --> n1\n"
+        "    n0 --> n2\n"
+    )
+    adapter.visualize(trace.spans, tmp_path / "tree", "chat", syntax="graphviz")
+    assert (tmp_path / "tree.dot").read_text() == (
+        "digraph trace {\n"
+        '    n0 [label="span-1 (agent \\"A\\") [solver]"];\n'
+        '    n1 [label="span-2 (openai.chat.completion)"];\n'
+        "    n0 -> n1;\n"
+        "}\n"
+    )
+    assert adapter.visualize(trace.spans, None).names_tuple() == tree.names_tuple()
+    with pytest.raises(ValueError, match="syntax='png' is not known; it is 'mermaid' or 'graphviz'"):
+        adapter.visualize(trace.spans, None, syntax="png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree.dot", "tree.mmd"]

@@ -38,7 +38,6 @@ TRIES = "agentlightning.tries"
 ANSWERED_BY = "agentlightning.model"
 """The name in the model list of the model that answered, where the agent asked for another name."""
 FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
-COST = "gen_ai.usage.cost"
 TOOL_CHOICE = "gen_ai.request.tool_choice"
 """`auto` or the like, or the JSON of an object, as the agent sent it."""
 REASONING_EFFORT = "gen_ai.request.reasoning_effort"
@@ -269,7 +268,7 @@ def _call_attributes(call: Call) -> dict[str, Any]:
     name = None if replica is None or call.model in (None, replica.model_name) else replica.model_name
     known: dict[str, Any] = {
         genai.PURPOSE: call.purpose,
-        COST: call.outcome.cost,
+        genai.COST: call.outcome.cost,
         FIRST_CHUNK_SECONDS: call.outcome.first_chunk_seconds,
         WEIGHT_VERSION: route.weight_version,
         LAST_WEIGHT_VERSION: ends_with,

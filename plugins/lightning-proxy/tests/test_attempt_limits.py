@@ -9,7 +9,7 @@ from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
-from lightning_core.adapter.usage import read_usage
+from lightning_core.adapter import read_usage
 from lightning_core.agent import rollout
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError

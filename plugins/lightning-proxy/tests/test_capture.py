@@ -16,8 +16,8 @@ from lightning_core.adapter import (
     TraceToMessages,
     TraceToTrajectories,
     read_model_calls,
+    read_usage,
 )
-from lightning_core.adapter.usage import read_usage
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout, Span
 

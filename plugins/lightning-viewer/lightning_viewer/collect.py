@@ -36,6 +36,9 @@ MAX_ROW_CHARACTERS = 5_000_000
 MAX_COMPARED_CHARACTERS = 1_000_000
 """How much text the comparisons of versions hold together."""
 
+MAX_PAIRED = 12
+"""Of so many versions, the first ones, all pairs are compared."""
+
 MAX_CHANGED = 20
 """How many samples each of them shows."""
 
@@ -56,14 +59,13 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
         `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
         are not there. `version_changes` has what `compare_versions` says of each version against its parent, the
-        first and the best, as many as fit.
+        first and the best, and of others, as many as fit.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
     """
     known = await read_aggregates(store)
-    best = read_best(folder.best_file)
-    versions, best_number = known.versions(best), known.number_of(best)
+    best_number = known.number_of(read_best(folder.best_file))
     told = _most_telling(known, best_number)
     rows, inputs = _within(known, told)
     places = {each["id"]: each["sample"] for each in rows}
@@ -79,27 +81,41 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
             if len(text) > MAX_INPUT and characters + len(text) <= MAX_TRACE_CHARACTERS:
                 characters += len(text)
                 inputs[places[row.rollout_id]] = json.loads(text)
-    about, numbers = about_run(folder), known.summary()
     return {
-        **numbers,
-        **about,
-        "format": FORMAT,
-        "usage": about["usage"] or numbers["usage"],
+        **summarise(known, folder, folder.run_id),
         "rollouts": rows,
         "inputs": inputs,
-        "resources": versions,
         "version_changes": _version_changes(known, best_number),
         "traces": traces,
         "left_out": {"traces": len(told) - len(traces), "rollouts": len(told) - len(rows)},
     }
 
 
-def about_run(folder: RunFolder) -> RunData:
-    """Return what the folder of a run says: `run`, `metrics`, `comparison`, `usage`, `budget` and `curve`.
+def summarise(known: Aggregates, folder: RunFolder | None, run_id: str) -> RunData:
+    """Return what the file and the live page say of a run as a whole.
+
+    Args:
+        known: What its store says.
+        folder: The run's folder, where there is one on this machine.
+        run_id: The run's id.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
     """
+    numbers = known.summary()
+    if folder is None:
+        run = dict.fromkeys(("algorithm", "outcome", "error", "end", "config_file", "python"))
+        start = min((row.start for row in known.find(Filter())), default=None)
+        run |= {"id": run_id, "start": start, "resumed": 0, "config": {}, "versions": {}}
+        about: RunData = {"run": run, **dict.fromkeys(("metrics", "comparison", "usage", "budget")), "curve": []}
+    else:
+        about = _about_run(folder)
+    versions = known.versions(None if folder is None else read_best(folder.best_file))
+    return {**numbers, **about, "usage": about["usage"] or numbers["usage"], "format": FORMAT, "resources": versions}
+
+
+def _about_run(folder: RunFolder) -> RunData:
+    """Return what the folder of a run says: `run`, `metrics`, `comparison`, `usage`, `budget` and `curve`."""
     manifest = folder.manifest()
     result = manifest.result
     return {
@@ -131,8 +147,9 @@ def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
     rows = sorted(known.find(Filter()), key=lambda row: (row.start, row.rollout_id))
     changes: dict[int, float] = {}
     if best is not None:
-        compared = compare_versions(known, 0, best, limit=len(rows))["rows"]
-        changes = {each["sample"]: abs(change(each["from"], each["to"])) for each in compared}
+        samples = {row.rollout_id: row.sample for row in rows}
+        for each in compare_versions(known, 0, best, limit=len(rows))["samples"]:
+            changes[samples[each["after_rollouts"][0]]] = abs(change(each["before"], each["after"]))
     rewarded = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)
     changed = sorted(
         (row for row in rows if row.sample in changes and known.version_of(row) in (0, best)),
@@ -166,12 +183,13 @@ def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]
 
 
 def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
-    """Return each version against its parent, the first and the best, by both numbers, as many as fit."""
+    """Return pairs of versions by both numbers, as many as fit: each with its parent, the first, the best, others."""
     numbers = range(known.version_count)
     parents = [(0 if (parent := known.parent_of(number)) is None else parent, number) for number in numbers]
     found: dict[str, Any] = {}
     characters = 0
-    for before, after in dict.fromkeys([*parents, *product(sorted({0, best or 0}), numbers)]):
+    usual = [*parents, *product(sorted({0, best or 0}), numbers)]
+    for before, after in dict.fromkeys([*usual, *product(numbers[:MAX_PAIRED], repeat=2)]):
         if before == after:
             continue
         compared = compare_versions(known, before, after, limit=MAX_CHANGED)

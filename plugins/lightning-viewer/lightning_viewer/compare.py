@@ -134,35 +134,13 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     }
 
 
-def compare_versions(known: Aggregates, before: int, after: int, *, limit: int = 100) -> dict[str, Any]:
-    """Compare two versions of a run sample by sample, on samples that both were tried on, as `compare` chooses them.
+MAX_CHANGED = 200
+"""How many samples a page shows of a comparison."""
 
-    Args:
-        known: What is known of the run.
-        before: The number of a version.
-        after: The number of the other one.
-        limit: How many of the samples that changed to return; of more, those that lost and gained most.
 
-    Returns:
-        `mode` and `kept_back`, of the samples; `better`, `worse` and `same`, counts of samples with a reward on at
-        least one side; `difference`, the paired difference, None without a sample with both rewards;
-        `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
-        failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
-    """
-    found = compare(*(Side("", known, number + 1, False) for number in (before, after)))
-    changed = [each for each in found["samples"] if _change(each)]
-    few = limit // 2
-    shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
-    rows = []
-    for each in shown:
-        old, now = each["before_rollouts"][0], each["after_rollouts"][0]
-        sample = (known.row(now) or {})["sample"]
-        rows.append({"sample": sample, "from": each["before"], "to": each["after"], "old": old, "now": now})
-    return {
-        **{name: found[name] for name in ("mode", "kept_back", "better", "worse", "same", "difference")},
-        "rows": rows,
-        "inputs": known.inputs(each["sample"] for each in rows),
-    }
+def compare_versions(known: Aggregates, before: int, after: int, *, limit: int = MAX_CHANGED) -> dict[str, Any]:
+    """Compare two versions of a run by their numbers; return what changed most, as `most_changed` does."""
+    return most_changed(compare(*(Side("", known, number + 1, False) for number in (before, after))), limit=limit)
 
 
 def change(before: float | None, after: float | None) -> float:
@@ -172,14 +150,15 @@ def change(before: float | None, after: float | None) -> float:
     return -math.inf if after is None else after - before
 
 
-MAX_CHANGED = 200
-"""How many samples `most_changed` keeps."""
+def most_changed(found: dict[str, Any], *, limit: int = MAX_CHANGED) -> dict[str, Any]:
+    """Return what `compare` did, as a page shows it: of the samples those that changed, and `changed`, how many.
 
-
-def most_changed(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what `compare` did, as a page shows it: of the samples those that changed, and `changed`, how many."""
+    Args:
+        found: What `compare` returned.
+        limit: How many samples to keep, those that lost and gained most.
+    """
     changed = [each for each in found["samples"] if _change(each)]
-    kept = sorted(changed, key=lambda each: -abs(_change(each)))[:MAX_CHANGED]
+    kept = sorted(changed, key=lambda each: -abs(_change(each)))[:limit]
     return {**found, "changed": len(changed), "samples": sorted(kept, key=_change)}
 
 

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 from lightning_core.errors import LightningError, NotFound
 from lightning_core.runs.folder import RunFolder
-from lightning_core.runs.recording import read_best
 from lightning_core.runs.stored import copied
 from lightning_core.store import LightningStore
 from lightning_core.types import RolloutStatus
 from lightning_viewer.aggregates import Aggregates, Filter
-from lightning_viewer.collect import FORMAT, about_run
+from lightning_viewer.collect import summarise
 from lightning_viewer.compare import Side, common_samples
 from lightning_viewer.reading import Follower
 
@@ -170,25 +169,11 @@ class Live:
 
     def _summarise(self, known: Aggregates) -> dict[str, Any]:
         rows = known.find(Filter())
-        best, numbers = None, known.summary()
-        if self.folder is not None:
-            best = read_best(self.folder.best_file)
-            about = about_run(self.folder)
-            about["usage"] = about["usage"] or numbers["usage"]
-        else:
-            run = dict.fromkeys(("algorithm", "outcome", "error", "end", "config_file", "python"))
-            start = min((row.start for row in rows), default=None)
-            run |= {"id": self.run_id, "start": start, "resumed": 0, "config": {}, "versions": {}}
-            about = {"run": run, "metrics": None, "comparison": None, "budget": None, "curve": []}
-            about["usage"] = numbers["usage"]
-        versions = known.versions(best)
-        if about["comparison"] is None:
-            about["comparison"] = _compare_now(known, versions)
+        found = summarise(known, self.folder, self.run_id)
         rewards = [row.reward for row in rows if row.reward is not None]
         return {
-            **numbers,
-            **about,
-            "format": FORMAT,
+            **found,
+            "comparison": found["comparison"] or _compare_now(known, found["resources"]),
             "revision": self.revision,
             "can_act": self.can_act,
             "can_compare_runs": self.root is not None,
@@ -197,7 +182,6 @@ class Live:
             "statuses": sorted({row.status for row in rows}),
             "training_steps": sorted({row.step for row in rows if row.step is not None}),
             "reward_range": [min(rewards, default=None), max(rewards, default=None)],
-            "resources": versions,
         }
 
     async def rollout(self, rollout_id: str) -> dict[str, Any]:

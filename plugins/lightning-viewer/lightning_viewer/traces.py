@@ -7,7 +7,6 @@ from typing import Any
 
 from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
-from lightning_core.adapter.usage import usage_of
 from lightning_core.cli.tree import content_text, repeated
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import NamedReward, is_late
@@ -64,7 +63,7 @@ def _as_trace(spans: Sequence[Span]) -> dict[str, Any]:
     told = []
     for call in calls:
         known = repeated(said, call.messages)
-        used = usage_of(call)
+        used = call.usage
         told.append(
             {
                 "span": call.span_id,

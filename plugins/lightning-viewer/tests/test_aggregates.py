@@ -70,7 +70,7 @@ def everything(aggregates: Aggregates) -> Any:
 
     page = aggregates.page(order="oldest")
     compared = compare_versions(aggregates, 0, 1)
-    rows = sorted(named(compared.pop("rows"), compared.pop("inputs")), key=str)
+    rows = sorted(compared.pop("samples"), key=str)
     versions = aggregates.versions(best={"main": PromptTemplate(template="second")})
     return aggregates.summary(), versions, named(page["rollouts"], page["inputs"]), page["total"], compared, rows
 
@@ -165,12 +165,12 @@ def test_two_versions_are_compared_on_the_samples_of_both() -> None:
     compared = compare_versions(filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]), 0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (2, 1, 1)
     assert (compared["difference"]["n"], compared["difference"]["lost"]) == (3, 1)
-    assert [(each["from"], each["to"], each["old"], each["now"]) for each in compared["rows"]] == [
-        (1.0, 0.5, "ro-2", "ro-3"),
-        (0.0, 1.0, "ro-0", "ro-1"),
-        (None, 0.5, "ro-4", "ro-5"),
+    assert [(each["before"], each["after"], each["before_rollouts"]) for each in compared["samples"]] == [
+        (1.0, 0.5, ["ro-2"]),
+        (0.0, 1.0, ["ro-0"]),
+        (None, 0.5, ["ro-4"]),
     ]
-    assert compared["inputs"][0] == {"question": "Question 0"}
+    assert compared["samples"][1]["input"] == {"question": "Question 0"}
 
 
 def test_versions_are_compared_on_one_kind_of_samples_those_learned_from_least() -> None:
@@ -187,9 +187,9 @@ def test_versions_are_compared_on_one_kind_of_samples_those_learned_from_least()
 def test_samples_that_a_version_makes_fail_lost_most() -> None:
     compared = compare_versions(filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]), 0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (0, 2, 1)
-    assert [(each["from"], each["to"], each["now"]) for each in compared["rows"]] == [
-        (1.0, None, "ro-1"),
-        (1.0, 0.0, "ro-3"),
+    assert [(each["before"], each["after"], each["after_rollouts"]) for each in compared["samples"]] == [
+        (1.0, None, ["ro-1"]),
+        (1.0, 0.0, ["ro-3"]),
     ]
 
 
@@ -201,7 +201,7 @@ def test_of_many_samples_that_changed_those_are_shown_that_lost_and_gained_most(
 ) -> None:
     aggregates = filled([0.0, 0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0])
     compared = compare_versions(aggregates, 0, 1, limit=limit)
-    assert [each["to"] - each["from"] for each in compared["rows"]] == changes
+    assert [each["after"] - each["before"] for each in compared["samples"]] == changes
     assert (compared["better"], compared["worse"]) == (2, 2)
 
 

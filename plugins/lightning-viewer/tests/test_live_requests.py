@@ -119,7 +119,7 @@ async def test_two_versions_are_compared_sample_by_sample(server: LightningStore
     _, told = await ask(server, "/ui/samples?before=0&after=1")
     assert (told["better"], told["worse"], told["same"]) == (1, 1, 1)
     assert told["difference"]["difference"] == 0.0
-    assert [told["inputs"][str(each["sample"])]["question"] for each in told["rows"]] == ["hard", "easy"]
+    assert [each["input"]["question"] for each in told["samples"]] == ["hard", "easy"]
 
 
 async def test_changes_are_told_as_they_come_and_once(server: LightningStoreServer, store: LightningStore) -> None:

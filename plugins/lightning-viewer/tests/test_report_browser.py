@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from browsers import Page, expect, shows, tabs
-from runs import HOSTILE, TASKS, Improves
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import algo
 from lightning_core.algorithm.base import Reporter
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import NamedResources
+from runs import HOSTILE, TASKS, Improves
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
                 "made from v1",
                 "+think",
                 "2 better, 0 worse, 1 the same, of 3",
-                "+0.67 95%",
+                "+0.67",
             ],
         ),
         ("nowhere", ["Reward on validation samples"]),

@@ -13,8 +13,7 @@ from lightning_weave import WeaveTracer
 from openai.resources.responses import AsyncResponses
 from wrapt import FunctionWrapper
 
-from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, read_model_calls
-from lightning_core.adapter.usage import read_usage
+from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, read_model_calls, read_usage
 from lightning_core.emitter import emit_reward
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import Span

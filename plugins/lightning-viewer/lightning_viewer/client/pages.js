@@ -257,11 +257,23 @@ function Samples({ source, revision, before, after, words }) {
   return html`<section class="card"><h2>Sample by sample ${words}</h2>
     <p><${WonAndLost} found=${value} />, ${count(value.same)} the same, of ${count(whole)} ${samplesName(value.mode)} that both were tried on</p>
     ${value.difference && html`<${Difference} found=${value.difference} />`}
-    ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>
-    ${value.rows.map((each) => html`<tr key=${each.sample}><td class="sample">${sampleText(value.inputs[each.sample])}</td>
-      <td class="number"><a href=${link("rollout", { id: each.old })}>${reward(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now })}>${reward(each.to)}</a></td>
-      <td class="number ${change(each.from, each.to) > 0 ? "good" : "bad"}">${signed(change(each.from, each.to))}</td></tr>`)}</tbody></table></div>`}
-    ${value.better + value.worse > value.rows.length && html`<p class="muted">and ${count(value.better + value.worse - value.rows.length)} more</p>`}</section>`;
+    <${ChangedSamples} found=${value} names=${[version(before), version(after)]} /></section>`;
+}
+
+/**
+ * The samples whose reward changed, each with links to its rollouts of this run.
+ * @param {{found: RunComparison, names: string[], run?: string}} given
+ */
+function ChangedSamples({ found, names, run = "" }) {
+  /**
+   * @param {RunComparison["samples"][number]} each
+   * @param {"before" | "after"} side
+   */
+  const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = reward(each[side]); return html`<td class="number">${found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words}</td>`; };
+  return html`${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th>${names.map((each) => html`<th scope="col" class="number">${each}</th>`)}<th scope="col" class="number">Change</th></tr></thead><tbody>
+    ${found.samples.map((each) => html`<tr key=${each.after_rollouts[0]}><td class="sample">${sampleText(each.input)}</td>${cell(each, "before")}${cell(each, "after")}
+      <td class="number ${change(each.before, each.after) > 0 ? "good" : "bad"}">${signed(change(each.before, each.after))}</td></tr>`)}</tbody></table></div>`}
+    ${found.changed > found.samples.length && html`<p class="muted">and ${count(found.changed - found.samples.length)} more</p>`}`;
 }
 
 /** @param {{found: {better: number, worse: number}}} given */
@@ -311,11 +323,6 @@ function Compared({ found, run }) {
   const { before, after, difference } = found;
   const whole = found.better + found.worse + found.same;
   const rows = [before, after].map((each, i) => each.estimate && { name: i ? "after" : "before", kind: i ? "after" : "before", ...each.estimate }).filter(Boolean);
-  /**
-   * @param {RunComparison["samples"][number]} each
-   * @param {"before" | "after"} side
-   */
-  const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = reward(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
   if (!whole) return html`<section class="card"><h2>Nothing to compare</h2><p class="muted">No sample has a reward on both sides.</p></section>`;
   return html`<section class="card verdict"><h2>Reward on ${samplesName(found.mode)} that both ran</h2>
       <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
@@ -325,10 +332,7 @@ function Compared({ found, run }) {
       <p class="note">before: <code>${before.label}</code>, after: <code>${after.label}</code></p></section>
     <section class="card"><h2>Sample by sample</h2>
       <p><${WonAndLost} found=${found} />, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
-      ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">Before</th><th scope="col" class="number">After</th><th scope="col" class="number">Change</th></tr></thead><tbody>
-      ${found.samples.map((each) => html`<tr><td class="sample">${sampleText(each.input)}</td><td class="number">${cell(each, "before")}</td><td class="number">${cell(each, "after")}</td>
-        <td class="number ${change(each.before, each.after) > 0 ? "good" : "bad"}">${signed(change(each.before, each.after))}</td></tr>`)}</tbody></table></div>`}
-      ${found.changed > found.samples.length && html`<p class="muted">and ${count(found.changed - found.samples.length)} more</p>`}</section>`;
+      <${ChangedSamples} found=${found} names=${["Before", "After"]} run=${run} /></section>`;
 }
 
 // Workers

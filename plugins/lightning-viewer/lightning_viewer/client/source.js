@@ -59,34 +59,12 @@ class FileSource {
   /**
    * @param {number} before
    * @param {number} after
-   * @returns {VersionChanges}
+   * @returns {RunComparison}
    */
   samples(before, after) {
     const known = this.data.version_changes[`${before}-${after}`];
-    if (known) return known;
-    if (this.data.left_out.rollouts) throw new Error("This file compares versions with their parent, the first and the best only. See others with agl compare or agl ui.");
-    const rollouts = (/** @type {number} */ resources, /** @type {Mode} */ mode) => {
-      /** @type {Map<number, Row[]>} */
-      const found = new Map();
-      for (const each of this.data.rollouts) if (each.resources === resources && each.mode === mode && (each.reward !== null || each.failure !== null)) found.set(each.sample, [...(found.get(each.sample) || []), each]);
-      return found;
-    };
-    const mean = (/** @type {Row[]} */ each) => {
-      const rewards = each.flatMap(({ reward }) => (reward === null ? [] : [reward]));
-      return rewards.length ? rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length : null;
-    };
-    /** @type {Mode[]} */
-    const modes = ["test", "val", "train", null];
-    const both = modes.map((mode) => ({ mode, old: rollouts(before, mode), now: rollouts(after, mode) }));
-    const { mode, old, now } = both.find(({ old, now }) => [...old.keys()].some((sample) => now.has(sample))) || both[3];
-    const pairs = [...old].flatMap(([sample, rollouts]) => {
-      const others = now.get(sample);
-      const from = mean(rollouts), to = others ? mean(others) : null;
-      return others && (from !== null || to !== null) ? [{ sample, from, to, old: rollouts[0].id, now: others[0].id, by: change(from, to) }] : [];
-    });
-    const better = pairs.filter((each) => each.by > 0).length, worse = pairs.filter((each) => each.by < 0).length;
-    const rows = pairs.filter((each) => each.by !== 0).sort((a, b) => (a.by < b.by ? -1 : Number(a.by > b.by))).slice(0, PAGE_SIZE);
-    return { mode, better, worse, same: pairs.length - better - worse, difference: null, rows, inputs: this.data.inputs };
+    if (!known) throw new Error("This file compares versions with their parent, the first and the best only. See others with agl compare or agl ui.");
+    return known;
   }
 }
 
@@ -174,7 +152,7 @@ class LiveSource {
   /**
    * @param {number} before
    * @param {number} after
-   * @returns {Promise<VersionChanges>}
+   * @returns {Promise<RunComparison>}
    */
   samples = (before, after) => this.ask("samples", { before, after });
   /** @returns {Promise<RunChoice[]>} */

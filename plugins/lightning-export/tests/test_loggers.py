@@ -35,7 +35,7 @@ def train(*loggers: object) -> str:
 TENSORBOARD = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from lightning_loggers import TensorBoardLogger
+from lightning_export.loggers import TensorBoardLogger
 from test_loggers import train
 
 def read(folder):
