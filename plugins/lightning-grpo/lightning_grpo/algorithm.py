@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_proxy import LLMProxy, RemoteProxy
 from pydantic import NonNegativeInt, PositiveInt
@@ -61,6 +61,7 @@ class GRPO(Algorithm):
         temperature: At which tokens are sampled, also in validation.
         seed: Of the order of the tasks, of sampling, and of an adapter.
         device: Where to compute, as torch names it; None for CUDA, MPS or the processor, the first that is there.
+        generator: What samples: `module` for the model that is trained, or the URL of a vLLM server.
         learning: Further options of what is learned: `credit`, `call_discount`, `reward_weights`, `on_failure`,
             `mask_truncated`, `overlong_buffer`, `overlong_penalty`, `level`.
         config: Refused: it holds options of verl.
@@ -92,6 +93,7 @@ class GRPO(Algorithm):
         temperature: Positive = 1.0,
         seed: NonNegativeInt = 0,
         device: str | None = None,
+        generator: str = "module",
         learning: Mapping[str, Any] | None = None,
         config: Any = None,
     ) -> None:
@@ -111,6 +113,10 @@ class GRPO(Algorithm):
             raise ConfigError("group_size is 1; the rollouts of a task are compared with each other, so take 2 or more")
         if updates > batch_size * group_size:
             raise ConfigError(f"updates is {updates}, and a step has {batch_size * group_size} rollouts; take fewer")
+        if generator != "module" and not generator.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"generator is {generator!r}; it is 'module', or the URL of a vLLM server, such as http://127.0.0.1:8000"
+            )
         local = Path(model).expanduser()
         if not local.is_dir() and model[:1] in "/.~":
             raise ConfigError(f"model is {model!r}, and there is no such folder; name one, or a model of the hub")
@@ -123,6 +129,7 @@ class GRPO(Algorithm):
             validate_every=validate_every,
             temperature=temperature,
             seed=seed,
+            generator=generator,
             learning=learning_options(advantage or self._advantage, max_tokens, learning),
             loss=LossOptions(
                 loss=loss,
@@ -135,7 +142,9 @@ class GRPO(Algorithm):
         )
         self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
         self.lora, self.device = lora, device
-        text = name + repr(sorted((each, repr(value)) for each, value in given.items() if each != "device"))
+        text = name + repr(
+            sorted((each, repr(value)) for each, value in given.items() if each not in ("device", "generator"))
+        )
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
@@ -157,17 +166,9 @@ class GRPO(Algorithm):
         work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
-            proxy = cast(LLMProxy | None, self.get_llm_proxy())  # `_check` refuses any other
             folder = self._folder(key)
-            made = Training(self, policy, options=self.options, proxy=proxy, data=data, key=key, folder=folder)
-            async with made as training:
-                try:
-                    await training.run()
-                except asyncio.CancelledError:
-                    budget = self.get_budget()
-                    if budget is not None and (budget.refused is not None or budget.is_time_over):
-                        await training.keep()
-                    raise
+            async with Training(self, policy, options=self.options, data=data, key=key, folder=folder) as training:
+                await training.run()
 
     def _load(self) -> "Policy":
         from lightning_grpo.policy import Policy, find_device

@@ -130,7 +130,7 @@ def check_step(model: str, device: str, folder: Path, *, lora: int = 0) -> str:
     if lora:
         policy.save(folder / "adapter")
         other = Policy(model, device=device, lora=lora, learning_rate=1e-3)
-        other.load(folder / "adapter")
+        other.load(folder / "adapter", 2)
         again = [float(each.detach().sum()) for each in other.logprobs(rows)]
         assert max(abs(a - b) for a, b in zip(after, again, strict=True)) < 0.05, "PEFT loads another adapter"
     return f"what was rewarded: {moved[0]:+.2g}, {moved[1]:+.2g}; the rest: {moved[2]:+.2g}, {moved[3]:+.2g}"

@@ -51,6 +51,8 @@ class TrainingOptions:
     validate_every: int
     temperature: float
     seed: int
+    generator: str
+    """`module`, or the URL of a vLLM server."""
     learning: LearningOptions
     loss: LossOptions
 

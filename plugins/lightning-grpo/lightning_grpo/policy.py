@@ -77,11 +77,16 @@ class Policy:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
         if len(self.tokenizer) <= len(self.tokenizer.all_special_tokens):  # what transformers makes of no file
             raise ConfigError(f"model is {path!r}, where there is no tokenizer; save the model's own there, too")
+        if not self.tokenizer.chat_template:
+            raise ConfigError(
+                f"model is {path!r}, which has no chat template to make prompts of messages with; take its instruct "
+                "version, or save a tokenizer there whose chat_template is set"
+            )
         self._config, self._dtype = config, config.dtype or torch.float32
         torch.manual_seed(seed)
         self.model: Any = self._load(path, frozen=lora > 0)
         self._generation_config = self.model.generation_config
-        self._has_lora = lora > 0
+        self.has_lora = lora > 0
         if lora:
             self.model = _with_adapter(self.model, lora)
         self._reference = self._load(path, frozen=True) if needs_reference and not lora else None
@@ -157,6 +162,11 @@ class Policy:
         self.version = version
         self.generator.begin(version)
 
+    def rest(self) -> None:
+        """Return when no other thread uses it."""
+        with self.lock:
+            pass
+
     # Folders and files, each whole or not there
 
     def save(self, folder: Path) -> None:
@@ -164,7 +174,7 @@ class Policy:
         new = folder.with_name(f"{folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)
         with self.lock, _writing(new):
-            if self._has_lora:
+            if self.has_lora:
                 self.model.save_pretrained(new)
             else:
                 weights = {name: each.to(self._dtype) for name, each in self.model.state_dict().items()}
@@ -175,16 +185,17 @@ class Policy:
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
 
-    def load(self, folder: Path) -> None:
-        """Take the weights that `save` has written."""
+    def load(self, folder: Path, version: int) -> None:
+        """Take the weights that `save` has written after so many steps."""
         with self.lock:
-            if self._has_lora:
+            if self.has_lora:
                 from peft import load_peft_weights, set_peft_model_state_dict
 
                 set_peft_model_state_dict(self.model, load_peft_weights(str(folder), device=str(self.device)))
             else:
                 saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-                self.generator.take(saved.state_dict(), self.version)
+                self.generator.take(saved.state_dict())
+            self.begin(version)
 
     def save_state(self, file: Path, **more: Any) -> None:
         """Save what a training goes on from: trained weights in full precision, optimizer, step; and some numbers."""

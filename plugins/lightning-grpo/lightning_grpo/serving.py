@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
 
 from lightning_proxy import LLMProxy
-from lightning_tokens import Generated, TokensBackend
+from lightning_tokens import Generated, TokenEngine, TokensBackend
 from lightning_tokens.batcher import Batcher
 from lightning_tokens.prompts import reasoning_marks
 
-from lightning_core.budget import Budget
-from lightning_core.store import LightningStore
+from lightning_core.algorithm import Algorithm
 from lightning_core.types import NamedResources
+from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
+from lightning_grpo.vllm import VllmGenerator
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ class PolicyEngine:
     """Samples as the loss wants it: the agent says how long an answer may be and what ends it, and nothing else.
 
     Args:
-        batcher: Gathers calls.
+        generator: Continues prompts.
         temperature: At which tokens are drawn, from the whole distribution.
         max_context_tokens: The most tokens that a prompt and its answer may have together.
     """
@@ -32,8 +34,8 @@ class PolicyEngine:
     lowers_max_tokens = True
     """An answer ends where the context does, whatever the agent asks."""
 
-    def __init__(self, batcher: Batcher, *, temperature: float, max_context_tokens: int) -> None:
-        self._batcher = batcher
+    def __init__(self, generator: TokenEngine, *, temperature: float, max_context_tokens: int) -> None:
+        self._generator = generator
         self._temperature = temperature
         self.max_context_tokens = max_context_tokens
 
@@ -42,74 +44,72 @@ class PolicyEngine:
         room = self.max_context_tokens - len(prompt_ids)
         asked = {name: sampling[name] for name in ("stop", "stop_token_ids") if name in sampling}
         asked |= {"temperature": self._temperature, "max_tokens": min(sampling.get("max_tokens", room), room)}
-        return await self._batcher.generate(prompt_ids, asked, request_id=request_id)
+        return await self._generator.generate(prompt_ids, asked, request_id=request_id)
 
 
 class Serving:
     """Serves a policy, under the name of the weights that it has. Belongs to one event loop.
 
     Args:
+        algorithm: Its store, budget, what else agents are given, and the trainer's proxy; without it there is one of
+            its own, on this machine alone.
         policy: The model.
-        store: The run's.
-        name: What agents call it, whatever weights it has.
-        proxy: The trainer's; None for one of its own, on this machine alone.
+        options: What it is called, and how tokens are drawn; where a server draws them.
         key: Names its resources within the run: the same one again continues them.
-        resources: What else agents are given.
-        budget: What a proxy of its own counts calls against.
-        temperature: At which tokens are drawn.
-        max_tokens: Of a conversation.
+        folder: Where a server finds weights.
     """
 
     def __init__(
         self,
+        algorithm: Algorithm,
         policy: Policy,
-        store: LightningStore,
         *,
-        name: str,
-        proxy: LLMProxy | None,
+        options: TrainingOptions,
         key: str,
-        resources: NamedResources,
-        budget: Budget | None,
-        temperature: float,
-        max_tokens: int,
+        folder: Path,
     ) -> None:
+        self._algorithm = algorithm
         self._policy = policy
-        self._store = store
-        self._name = name
+        self._options = options
+        self._folder = folder
+        self._store = algorithm.get_store()
+        self._name = Path(options.model).name
+        """What agents call it, whatever weights it has."""
+        proxy = cast(LLMProxy | None, algorithm.get_llm_proxy())  # no other gets here
         self._is_own = proxy is None
-        self.proxy = LLMProxy(store=store, key="", budget=budget) if proxy is None else proxy
-        self._others = [] if self._is_own else list(self.proxy.model_list)
+        self._proxy = LLMProxy(store=self._store, key="", budget=algorithm.get_budget()) if proxy is None else proxy
+        self._others = [] if self._is_own else list(self._proxy.model_list)
         self._key = key
-        self._resources = resources
-        self._batcher = Batcher(policy, default_max_tokens=max_tokens)
+        self._batcher = Batcher(policy, default_max_tokens=options.max_tokens)
+        self._server: VllmGenerator | None = None
+        if options.generator != "module":
+            self._server = VllmGenerator(options.generator, policy, options=options, folder=folder / "served")
         self._backend = TokensBackend(
-            PolicyEngine(self._batcher, temperature=temperature, max_context_tokens=min(max_tokens, policy.context)),
+            PolicyEngine(
+                self._server or self._batcher,
+                temperature=options.temperature,
+                max_context_tokens=min(options.max_tokens, policy.context),
+            ),
             policy.tokenizer,
             reasoning=reasoning_marks(policy.tokenizer),
             loop=asyncio.get_running_loop(),
         )
-        self._sampling = {"temperature": temperature}
-        self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._batcher.run(), name="batches")
-        if not self.proxy.is_running():
-            await self.proxy.start()
+        if not self._proxy.is_running():
+            await self._proxy.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop serving; a proxy of the trainer's goes on, with what it had."""
-        if self._running is not None:
-            self._running.cancel()
+        self._running.cancel()
+        if self._server is not None:
+            await self._server.aclose()
         if self._is_own:
-            await self.proxy.stop()
+            await self._proxy.stop()
         else:
-            self.proxy.update_model_list(self._others)
-
-    @property
-    def other_models(self) -> frozenset[str]:
-        """What the other models of the proxy are called."""
-        return frozenset(str(entry.get("model_name")) for entry in self._others)
+            self._proxy.update_model_list(self._others)
 
     async def serve(self, model: str) -> tuple[NamedResources, str]:
         """Serve the policy under its name, and under one that says which weights it has.
@@ -117,20 +117,18 @@ class Serving:
         Returns:
             What agents are given, and its id in the store.
         """
-        names = dict.fromkeys((self._name, model))
-        self.proxy.update_model_list(
-            [*self._others, *({"model_name": each, "backend": self._backend} for each in names)]
-        )
+        if self._server is not None and self._server.version != self._policy.version:
+            await self._server.take()
         self._batcher.version = self._policy.version
-        resources = self.resources(model)
+        entries = [{"model_name": each, "backend": self._backend} for each in dict.fromkeys((self._name, model))]
+        self._proxy.update_model_list([*self._others, *entries])
+        sampling = {"temperature": self._options.temperature}
+        given = self._algorithm.get_initial_resources() or {}
+        resources = {**given, RESOURCE: self._proxy.as_resource(model=model, sampling_parameters=sampling)}
         update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{model}")
         if update.resources != resources:  # those of before it was taken up again: the proxy is elsewhere now
             update = await self._store.update_resources(update.resources_id, resources)
         return resources, update.resources_id
-
-    def resources(self, model: str) -> NamedResources:
-        """Return what agents are given that call a model by its name."""
-        return {**self._resources, RESOURCE: self.proxy.as_resource(model=model, sampling_parameters=self._sampling)}
 
     async def change(self, change: Callable[[], T]) -> T:
         """Change the policy in a thread: calls wait meanwhile, of agents that were given up there may be some."""

@@ -4,24 +4,24 @@ import asyncio
 import logging
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lightning_proxy import LLMProxy
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
-from lightning_tokens.learning.outcomes import EndedRollout
-from lightning_tokens.learning.rollouts import Rollouts, cancel_unfinished
+from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
+from lightning_tokens.learning.rollouts import cancel_unfinished, enqueue_unless_lost, record_of
 
 from lightning_core.algorithm import Algorithm
+from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import AlgorithmError, NoRewards
-from lightning_core.types import NamedResources, RolloutMode
+from lightning_core.types import EnqueueRolloutRequest, NamedResources, RolloutMode
 from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
-from lightning_grpo.serving import RESOURCE, Serving
+from lightning_grpo.serving import Serving
 from lightning_grpo.step import learn
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,9 @@ class Training(Serving):
     """One training, and the policy that it serves while it lasts. Belongs to one event loop.
 
     Args:
-        algorithm: Its store, and where reports go.
+        algorithm: Its store, its proxy, and where reports go.
         policy: The model.
         options: What it is.
-        proxy: The trainer's; None for one of its own.
         data: The samples, by what they are for.
         key: Names the work within its run.
         folder: Where checkpoints are kept, and continued from where there is one.
@@ -57,48 +56,28 @@ class Training(Serving):
         policy: Policy,
         *,
         options: TrainingOptions,
-        proxy: LLMProxy | None,
         data: dict[RolloutMode, list[Any]],
         key: str,
         folder: Path,
     ) -> None:
-        given = algorithm.get_initial_resources() or {}
-        super().__init__(
-            policy,
-            algorithm.get_store(),
-            name=Path(options.model).name,
-            proxy=proxy,
-            key=key,
-            resources={name: each for name, each in given.items() if name != RESOURCE},
-            budget=algorithm.get_budget(),
-            temperature=options.temperature,
-            max_tokens=options.max_tokens,
-        )
-        self._algorithm = algorithm
-        self._options = options
-        self._policy = policy
+        super().__init__(algorithm, policy, options=options, key=key, folder=folder)
         self._data = data
-        self._folder = folder
         self._best: Best | None = None
+        self._metrics: dict[str, float] = {}
+        """Of the last step."""
         self._has_dropped = False
         self._has_been_equal = False
-        self._rollouts = Rollouts(
-            algorithm.get_store(),
-            proxy=self.proxy,
-            key=key,
-            options=options.learning,
-            config=algorithm.get_rollout_config(),
-            adapter=algorithm._adapter,
-        )
 
     async def run(self) -> None:
         """Train to the last step, from the last checkpoint where there is one."""
         await cancel_unfinished(self._store)
         self._folder.mkdir(parents=True, exist_ok=True)
-        state = self._folder / _STATE
-        if state.exists():
-            step, reward, _ = (await asyncio.to_thread(self._policy.load_state, state))["best"]
+        if (state := self._folder / _STATE).exists():
+            found = await asyncio.to_thread(self._policy.load_state, state)
+            step, reward, _ = found["best"]
             self._best = Best(step, reward, self._model_of(step))  # the folder may have been moved
+            self._metrics = found["metrics"]
+            self._report_step()  # what was killed before it did; what is there already is not written again
         else:
             self._policy.begin(0)
         initial, _ = await self.serve(self._options.model)
@@ -108,51 +87,87 @@ class Training(Serving):
             self._algorithm.report({}, best_resources=best)
         if self._policy.version == 0:
             if self._data["test"]:
-                self._algorithm.report({"test_reward_initial": await self._test(self._options.model, 0)})
+                self._algorithm.report({"test_reward_initial": await self._test(self._options.model)})
             if self._data["val"]:
                 self._algorithm.report(await self._validate())
-        while self._policy.version < self._options.steps:
-            await self._step(self._policy.version + 1)
+        try:
+            while self._policy.version < self._options.steps:
+                await self._step(self._policy.version + 1)
+        except asyncio.CancelledError:
+            budget = self._algorithm.get_budget()
+            if budget is not None and (budget.refused is not None or budget.is_time_over):
+                await asyncio.to_thread(self._policy.rest)
+                if self._policy.version:
+                    await self._save()
+            raise
         await self._end()
 
-    async def keep(self) -> None:
-        """Keep what was learned when the run has used up its budget: a checkpoint; without validation, the model."""
-        if self._policy.version:
-            await self._save()
-
     async def _step(self, step: int) -> None:
-        _, resources_id = await self.serve(self._name)
-        tasks = self._tasks(step)
-        groups = await self._rollouts.run(
-            tasks,
-            "train",
-            times=self._options.group_size,
-            step=step - 1,
-            resources_id=resources_id,
-            name=str(step),
-            other_models=self.other_models,
-        )
-        lessons = await asyncio.to_thread(self._lessons, groups)
-        self._require_rows(lessons, step)
-        metrics = training_metrics(lessons, options=self._options.learning)
-        work = partial(learn, learning=self._options.learning, options=self._options.loss, version=step)
-        metrics |= await self.change(partial(work, self._policy, lessons))
-        is_last = step == self._options.steps
-        if is_last or step % self._options.validate_every == 0:
+        _, groups = await self._run("train", self._tasks(step), self._name, times=self._options.group_size)
+        await self.change(partial(self._learn, groups, step))
+        if step == self._options.steps or step % self._options.validate_every == 0:
             if self._data["val"]:
-                metrics |= await self._validate()
+                self._metrics |= await self._validate()
             await self._save()
-        self._algorithm.report(metrics, step=step)
+        self._report_step()
+
+    async def _run(
+        self, mode: RolloutMode, tasks: Mapping[int, Any], model: str, *, times: int = 1
+    ) -> tuple[NamedResources, list[list[EndedRollout]]]:
+        """Run the agent on tasks, several times each, with the present weights; rollouts of before a kill count.
+
+        Args:
+            mode: What the rollouts are for.
+            tasks: By their numbers in the dataset.
+            model: What the agents call the model.
+            times: How often each is run.
+
+        Returns:
+            What the agents were given, and how the rollouts of each task went.
+        """
+        resources, resources_id = await self.serve(model)
+        step = self._policy.version
+        requests = [
+            EnqueueRolloutRequest(
+                input=task,
+                mode=mode,
+                resources_id=resources_id,
+                config=self._algorithm.get_rollout_config(),
+                metadata={"work": self._key, "step": step, "task": number, "sample": sample},
+            )
+            for number, task in tasks.items()
+            for sample in range(times)
+        ]
+        asked = await enqueue_unless_lost(self._store, requests, f"{self._key}/{mode}/{step}")
+        others = frozenset(str(entry.get("model_name")) for entry in self._others)
+        adapter, learning = self._algorithm._adapter, self._options.learning
+        read = partial(read_rollout, options=learning, adapter=adapter, other_models=others)
+        ended = [
+            await asyncio.to_thread(read, rollout, await record_of(rollout, store=self._store, proxy=self._proxy))
+            for rollout in await wait_for_all(self._store, [each.rollout_id for each in asked])
+        ]
+        return resources, [ended[begin : begin + times] for begin in range(0, len(ended), times)]
+
+    def _learn(self, groups: Sequence[Sequence[EndedRollout]], step: int) -> None:
+        learning = self._options.learning
+        lessons = [learn_from_group(group, options=learning) for group in groups]
+        self._require_rows(lessons, step)
+        with self._policy.lock:
+            told = learn(self._policy, lessons, learning=learning, options=self._options.loss, version=step)
+            self._metrics = training_metrics(lessons, options=learning) | told
+
+    def _report_step(self) -> None:
+        self._algorithm.report(self._metrics, step=self._policy.version)
 
     async def _end(self) -> None:
         """Measure the best weights on the held-out samples."""
         assert self._best is not None  # the last step has saved some
         if self._best.step != self._policy.version and self._best.step:
-            await self.change(partial(self._policy.load, Path(self._best.model)))
+            await self.change(partial(self._policy.load, Path(self._best.model), self._best.step))
         best, _ = await self.serve(self._best.model)
         self._algorithm.report({}, best_resources=best)
         if self._data["test"] and self._best.step:
-            self._algorithm.report({"test_reward": await self._test(self._best.model, self._best.step)})
+            self._algorithm.report({"test_reward": await self._test(self._best.model)})
 
     def _tasks(self, step: int) -> dict[int, Any]:
         """Return the tasks of a step, by their numbers: each epoch in an order of its own, without its rest."""
@@ -164,9 +179,6 @@ class Training(Serving):
     def _model_of(self, step: int) -> str:
         """Return where the model after a step is kept; for 0, what the training began with."""
         return str(self._folder / f"step-{step}") if step else self._options.model
-
-    def _lessons(self, groups: Sequence[Sequence[EndedRollout]]) -> list[Lesson]:
-        return [learn_from_group(group, options=self._options.learning) for group in groups]
 
     def _require_rows(self, lessons: Sequence[Lesson], step: int) -> None:
         ended = [rollout for lesson in lessons for rollout in lesson.rollouts]
@@ -195,30 +207,22 @@ class Training(Serving):
         """Run the validation set with the present weights, and keep them where they are the best."""
         step = self._policy.version
         model = self._model_of(step)
-        resources, ended = await self._measure("val", model, step)
+        resources, ended = await self._measure("val", model)
         metrics = validation_metrics(ended, tasks=range(len(ended)))
         if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:
             await self._keep_best(Best(step, metrics["val/reward"], model), resources)
         return metrics
 
-    async def _test(self, model: str, step: int) -> float:
-        _, ended = await self._measure("test", model, step)
+    async def _test(self, model: str) -> float:
+        _, ended = await self._measure("test", model)
         return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
 
-    async def _measure(self, mode: RolloutMode, model: str, step: int) -> tuple[NamedResources, list[EndedRollout]]:
+    async def _measure(self, mode: RolloutMode, model: str) -> tuple[NamedResources, list[EndedRollout]]:
         """Run all samples of a kind once; what the agents were given, and how they went."""
-        resources, resources_id = await self.serve(model)
-        groups = await self._rollouts.run(
-            dict(enumerate(self._data[mode])),
-            mode,
-            step=step,
-            resources_id=resources_id,
-            name=str(step),
-            other_models=self.other_models,
-        )
+        resources, groups = await self._run(mode, dict(enumerate(self._data[mode])), model)
         ended = [rollout for group in groups for rollout in group]
         if not any(rollout.was_scored for rollout in ended):
-            raise NoRewards(f"{mode} samples at step {step}: {_no_rewards(ended)}")
+            raise NoRewards(f"{mode} samples at step {self._policy.version}: {_no_rewards(ended)}")
         return resources, ended
 
     async def _keep_best(self, best: Best, resources: NamedResources) -> None:
@@ -235,7 +239,8 @@ class Training(Serving):
             resources, _ = await self.serve(model)
             await self._keep_best(Best(step, None, model), resources)
         assert self._best is not None
-        await asyncio.to_thread(self._policy.save_state, self._folder / _STATE, best=tuple(self._best))
+        more = {"best": tuple(self._best), "metrics": {name: float(value) for name, value in self._metrics.items()}}
+        await asyncio.to_thread(self._policy.save_state, self._folder / _STATE, **more)
         for folder in self._folder.glob("step-*"):
             if str(folder) != self._best.model:
                 shutil.rmtree(folder)

@@ -38,13 +38,16 @@ class Told(GRPO):
 
     end_at: int | None = None
     end_by = ""
+    end_unwritten = False
 
     def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
         best = more.get("best_resources")
         line = {"step": more.get("step"), "best": best and best["main_llm"].model, **metrics}
         print("TOLD", json.dumps(line), file=sys.stderr, flush=True)
-        super().report(metrics, **more)
-        if more.get("step") is not None and more["step"] == self.end_at:
+        is_last = more.get("step") is not None and more["step"] == self.end_at
+        if not (is_last and self.end_unwritten):
+            super().report(metrics, **more)
+        if is_last:
             os.kill(os.getpid(), signal.Signals[self.end_by])
 
 
@@ -54,6 +57,7 @@ def main() -> None:
     parser.add_argument("options", nargs="?", default="{}")
     parser.add_argument("--end-at", type=int)
     parser.add_argument("--end-by", choices=("SIGINT", "SIGKILL"))
+    parser.add_argument("--unwritten", action="store_true", help="end before the last report is written")
     parser.add_argument("--val-tasks", type=int, default=0)
     parser.add_argument("--test-tasks", type=int, default=0)
     parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
@@ -61,7 +65,7 @@ def main() -> None:
     given = parser.parse_args()
     own = {"steps": 3, "batch_size": 4, "group_size": 4, "learning_rate": 3e-3, "max_tokens": 160, "device": "cpu"}
     algorithm = Told(given.model, **{**own, **json.loads(given.options)})
-    algorithm.end_at, algorithm.end_by = given.end_at, given.end_by
+    algorithm.end_at, algorithm.end_by, algorithm.end_unwritten = given.end_at, given.end_by, given.unwritten
     root = None if given.run is None else Path(given.run)
     runs = runs_in(root) if root is not None else []
     trainer = Trainer(

@@ -1,5 +1,6 @@
 """What is wrong with a training is said before a model is loaded: what, which, got, what next."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"clip": [0.2]}, r"clip is \[0.2\]; it is a number between 0 and 1"),
     ({"group_size": 1}, "group_size is 1; the rollouts of a task are compared with each other, so take 2 or more"),
     ({"updates": 1000}, "updates is 1000, and a step has 64 rollouts; take fewer"),
+    ({"generator": "vllm"}, "generator is 'vllm'; it is 'module', or the URL of a vLLM server"),
     ({"lora": -1}, "grpo: lora is -1; it has to be 0 or more"),
     ({"temperature": 0}, "grpo: temperature is 0; it has to be more than 0"),
     ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
@@ -93,6 +95,16 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
 
 
+def test_a_generator_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = str(make_tiny_model(tmp_path / "model"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"generator is {url}: .* cannot be reached: .*; start a vLLM server of"):
+            Trainer(algorithm=GRPO(model, device="cpu", generator=url)).fit(agent, list(range(8)))
+
+
 @rollout
 def content(task: dict[str, Any], llm: LLM) -> float:
     talk(task, llm)
@@ -110,6 +122,33 @@ async def test_a_step_without_a_difference_of_rewards_says_so(
     told = [each.message for each in caplog.records if "rewards_equal" in each.message]
     assert len(told) == 1
     assert "step=1: within each group all rewards are the same, so nothing is learned" in told[0]
+
+
+@rollout
+def first_step_is_best(task: dict[str, Any], llm: LLM) -> float:
+    reward = talk(task, llm)
+    return float(llm.model.endswith("step-1")) if task["number"] >= 100 else reward
+
+
+async def test_the_calls_of_the_best_weights_say_the_step_that_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = InMemoryLightningStore()
+    options = {"steps": 2, "batch_size": 2, "group_size": 2, "max_tokens": 160, "validate_every": 1, "device": "cpu"}
+    algorithm = GRPO(str(make_tiny_model(tmp_path / "model")), **options)
+    trainer = Trainer(algorithm=algorithm, store=store, n_runners=4)
+    held_out = {"val_dataset": samples(100, 101), "test_dataset": samples(200, 201)}
+    await trainer.fit_async(first_step_is_best, samples(0, 4), **held_out)
+    found = {}
+    for each in await store.query_rollouts():
+        spans = await store.query_spans(each.rollout_id)
+        versions = {
+            span.attributes[name] for span in spans if (name := "agentlightning.weight_version") in span.attributes
+        }
+        found.setdefault((each.mode, each.metadata["step"]), set()).update(versions)
+    first = {("test", 0): {"0"}, ("val", 0): {"0"}, ("train", 0): {"0"}, ("val", 1): {"1"}, ("train", 1): {"1"}}
+    assert found == {**first, ("val", 2): {"2"}, ("test", 1): {"1"}}
 
 
 async def test_a_run_of_one_name_is_not_gone_on_with_by_the_other(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_is_saved_is_the_model_with_what_its_author_likes(model: Path, tmp_
     assert saved.generation_config.eos_token_id == [2, 0]
     assert saved.generation_config.repetition_penalty == 1.1
     other = policy_of(model)
-    other.load(tmp_path / "saved")
+    other.load(tmp_path / "saved", 1)
     assert other.generator.fingerprint() == policy.generator.fingerprint() != policy_of(model).generator.fingerprint()
 
 
@@ -117,7 +117,7 @@ def test_a_full_disk_is_named_and_what_was_there_stays(model: Path, tmp_path: Pa
                 save(tmp_path / name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    policy_of(model).load(tmp_path / "best")
+    policy_of(model).load(tmp_path / "best", 1)
     assert policy_of(model).load_state(tmp_path / "state.pt")["version"] == 1
 
 
@@ -172,6 +172,13 @@ def test_a_folder_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) ->
         shutil.copy(model / name, tmp_path / name)
     with pytest.raises(ConfigError, match="where there is no tokenizer; save the model's own there, too"):
         policy_of(tmp_path)
+
+
+def test_a_model_without_a_chat_template_is_refused(model: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(model, tmp_path / "model"))
+    (other / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="no chat template to make prompts of messages with; take its instruct"):
+        policy_of(other)
 
 
 def test_a_model_of_images_is_refused_in_one_sentence(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 import torch
 from lightning_tokens.testing import make_tiny_model
 
+from lightning_core.runs.metrics import read_metrics
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -55,16 +57,22 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_runs_nothing_twice(
     status, first, _ = train(model, options, *more, "--end-at", "3", "--end-by", "SIGKILL", cwd=tmp_path)
     assert status == -signal.SIGKILL
     before = runs_of_agents(tmp_path)
-    _, second, resumed = train(model, options, *more, cwd=tmp_path)
-    assert resumed["status"] == "succeeded"
-    assert sorted(by_step(second)) == [3, 4, 5], "it goes on from the checkpoint after step 2"
+    killed = ("--end-at", "4", "--end-by", "SIGKILL", "--unwritten")
+    status, second, _ = train(model, options, *more, *killed, cwd=tmp_path)
+    assert (status, sorted(by_step(second))) == (-signal.SIGKILL, [2, 3, 4]), "from the checkpoint after step 2"
+    _, third, resumed = train(model, options, *more, cwd=tmp_path)
+    assert (resumed["status"], sorted(by_step(third))) == ("succeeded", [4, 5]), "from the one after step 4"
+    (file,) = tmp_path.glob("runs/*/metrics.jsonl")
+    steps = [each.step for each in read_metrics(file) if each.step is not None]
+    assert steps == [1, 2, 3, 4, 5], "no line is lost or doubled"
+    assert by_step(third)[4] == by_step(second)[4]
     for name in ("training/reward", "actor/grad_norm", "actor/pg_loss"):
         assert by_step(second)[3][name] == by_step(first)[3][name], "with the same rollouts and the same weights"
     is_tested = Path(resumed["best"]).name.startswith("step-")
     in_steps_and_validations, in_test = 2 * (16 + 3), 3 * is_tested
     assert (runs_of_agents(tmp_path) - before).total() == in_steps_and_validations + in_test, "step 3 had ended"
     assert resumed["comparison"][0] == "test"
-    assert all(each["training/logprob_difference"] < 1e-5 for each in by_step(first + second).values())
+    assert all(each["training/logprob_difference"] < 1e-5 for each in by_step(first + second + third).values())
 
 
 def test_a_run_whose_folder_was_moved_keeps_its_best_weights(model: str, tmp_path: Path) -> None:

@@ -41,14 +41,6 @@ class Sampling:
         """
         if room < 1:
             raise ValueError("the prompt fills the model's context, nothing can be sampled behind it")
-        asked = next(
-            (
-                given[name]
-                for name in ("max_completion_tokens", "max_tokens", "max_new_tokens")
-                if given.get(name) is not None
-            ),
-            default_max_tokens,
-        )
         temperature, top_p = _number(given, "temperature", 1.0), _number(given, "top_p", 1.0)
         if temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"temperature is at least 0 and top_p in (0, 1]; got {temperature} and {top_p}")
@@ -57,7 +49,7 @@ class Sampling:
             temperature=temperature,
             top_p=top_p,
             top_k=max(0, int(_number(given, "top_k", 0))),
-            max_tokens=max(1, min(int(asked), room)),
+            max_tokens=max(1, min(int(_number(given, "max_tokens", default_max_tokens)), room)),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             stop_token_ids=tuple(given.get("stop_token_ids") or ()),
             ignore_eos=bool(given.get("ignore_eos")),

