@@ -4,7 +4,8 @@
 - ```` ```yaml title="config.yaml" ````: a block of any language with a title is written to that file; a Python file
   is then run as a script.
 - ```` ```bash ````: run, and must exit with 0. A `cd` in it holds for the rest of the page.
-- `<!-- python` ... `-->`: a block that the reader does not see, for what the page takes for granted.
+- `<!-- python` ... `-->`: a block that the reader does not see, for what the page takes for granted. It may call
+  `simulate(answer)`, which serves a model whose answers come from a function.
 - `<!-- not run: why -->` before a block: it is not run.
 - `<!-- printed -->` before a block: it is not run; its lines, in this order, are among what the block before it
   printed. `...` stands for anything on a line.
@@ -22,8 +23,10 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +86,31 @@ def blocks(text: str) -> Iterator[Block]:
         reason, was_printed = None, False
 
 
+def simulate(answer: Callable[[Any], str]) -> str:
+    """Serve a model until the page ends; `OPENAI_BASE_URL` leads there.
+
+    Args:
+        answer: Makes an answer of an `examples/local_endpoint.py:ChatRequest`.
+
+    Returns:
+        Its base URL.
+    """
+    sys.path.append(str(Path(__file__).parents[2] / "examples"))
+    from local_endpoint import serve
+
+    sys.path.pop()
+    ready: Future[str] = Future()
+
+    async def serving() -> None:
+        async with serve(answer) as url:
+            ready.set_result(url)
+            await asyncio.Event().wait()
+
+    threading.Thread(target=asyncio.run, args=(serving(),), daemon=True).start()
+    os.environ.update(OPENAI_BASE_URL=ready.result(timeout=30), OPENAI_API_KEY="none")
+    return ready.result()
+
+
 def run(page: Path) -> None:
     """Run a page in the current folder.
 
@@ -90,7 +118,7 @@ def run(page: Path) -> None:
         Exception: Whatever its code raises, with the page's lines in the traceback.
         SystemExit: When a command of the page fails.
     """
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__", "simulate": simulate}
     printed = ""
     with asyncio.Runner() as runner:
         for block in blocks(page.read_text(encoding="utf-8")):
