@@ -14,6 +14,7 @@ from lightning_tokens.generator import Generator
 from lightning_tokens.learning.groups import LearnedRow
 from lightning_tokens.sampling import Answer, Sampling
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from lightning_core.errors import AlgorithmError, ConfigError
 
@@ -90,6 +91,7 @@ class Policy:
         if lora:
             self.model = _with_adapter(self.model, lora)
         self._reference = self._load(path, frozen=True) if needs_reference and not lora else None
+        logging.disable_progress_bar()  # there would be one for each time that it is saved
         self.generator = Generator(self.model, self.tokenizer, seed=seed)
         self.pad = self.tokenizer.pad_token_id or 0
         self.trained = {name: each for name, each in self.model.named_parameters() if each.requires_grad}

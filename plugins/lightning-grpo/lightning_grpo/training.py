@@ -114,16 +114,9 @@ class Training(Serving):
     async def _run(
         self, mode: RolloutMode, tasks: Mapping[int, Any], model: str, *, times: int = 1
     ) -> tuple[NamedResources, list[list[EndedRollout]]]:
-        """Run the agent on tasks, several times each, with the present weights; rollouts of before a kill count.
+        """Run the agent on tasks, several times each, with the present weights; what had ended before a kill counts.
 
-        Args:
-            mode: What the rollouts are for.
-            tasks: By their numbers in the dataset.
-            model: What the agents call the model.
-            times: How often each is run.
-
-        Returns:
-            What the agents were given, and how the rollouts of each task went.
+        Return what the agents were given, and how the rollouts of each task went.
         """
         resources, resources_id = await self.serve(model)
         step = self._policy.version

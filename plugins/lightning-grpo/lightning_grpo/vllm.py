@@ -45,16 +45,24 @@ class VllmGenerator(VllmEngine):
         self._options = options
         self._folder = folder
         self._adapter: str | None = None
-        self._is_open = asyncio.Event()
+        self._is_open, self._is_idle = asyncio.Event(), asyncio.Event()
+        self._is_idle.set()
+        self._n_calls = 0
         self.version = -1
         """Which weights it has; -1 before `take`."""
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
         """Continue a prompt; a call that comes while weights are loaded waits."""
         await self._is_open.wait()
-        began = self.version
-        found = await super().generate(prompt_ids, sampling, request_id=request_id)
-        return replace(found, weight_versions=(began, self.version))
+        self._n_calls += 1
+        self._is_idle.clear()
+        try:
+            found = await super().generate(prompt_ids, sampling, request_id=request_id)
+        finally:
+            self._n_calls -= 1
+            if not self._n_calls:
+                self._is_idle.set()
+        return replace(found, weight_versions=(self.version, self.version))
 
     def request(self, prompt_ids: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
         return {**_NEUTRAL, **super().request(prompt_ids, sampling)}
@@ -67,9 +75,10 @@ class VllmGenerator(VllmEngine):
                 says how likely tokens are without regard to the temperature.
         """
         version = self._policy.version
-        self._is_open.clear()
         if self.version < 0:
             await self._start()
+        self._is_open.clear()
+        await self._is_idle.wait()  # with a new adapter vLLM samples the rest of its answers from that
         await asyncio.to_thread(self._policy.save, self._folder)
         needs = "VLLM_SERVER_DEV_MODE=1"
         if self._policy.has_lora:

