@@ -47,6 +47,13 @@ def check_options(
         raise InvalidOptions(label, faults)
 
 
+def deprecated_options(factory: Any) -> frozenset[str]:
+    """Return the options that a class, or a function, takes besides those of its signature."""
+    constructor: Any = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
+    options: frozenset[str] = getattr(constructor, OPTIONS, frozenset())
+    return options
+
+
 class Options:
     """What a constructor or a function takes by name.
 
@@ -64,7 +71,7 @@ class Options:
         for each in [] if factory is None else [factory, *more]:
             constructor: Any = each.__init__ if isinstance(each, type) else each  # type: ignore[misc]
             namespace = getattr(inspect.unwrap(constructor), "__globals__", {})
-            self._deprecated |= getattr(constructor, OPTIONS, frozenset())
+            self._deprecated |= deprecated_options(constructor)
             try:
                 parameters = inspect.signature(each).parameters.values()
             except ValueError:  # some of those written in C do not tell

@@ -11,8 +11,8 @@ import pytest
 from lightning_legacy.modules import PLACES
 
 import lightning_core
-from lightning_core.deprecated import deprecated_options
 from lightning_core.former import SUPPLIED
+from lightning_core.registry.options import deprecated_options
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import TypeAdapter
 
-from lightning_core.deprecated import deprecated_options
+from lightning_core.registry.options import deprecated_options
 
 T = TypeVar("T")
 CliConfigurable = Any
