@@ -23,8 +23,8 @@ def group_calls(ordered: Sequence[Span], is_call: Callable[[Span], bool] = is_ca
     """Put the spans that recorded one call together.
 
     Two spans are of one call when they have the same response id, or when one lies within the other and nothing says
-    that they are two: see `docs/components.md`. The proxy writes one span a call, so two of its spans are two calls: some
-    servers give all answers the same id.
+    that they are two: see `docs/components.md`. The proxy writes one span a call, so two of its spans are two calls:
+    some servers give all answers the same id.
 
     Args:
         ordered: The spans of an attempt, in its order.

@@ -115,7 +115,8 @@ DIALECTS = (
     ),
 )
 
-_MODELS = tuple(name for each in DIALECTS for name in each.models)
+MODELS = tuple(name for each in DIALECTS for name in each.models)
+"""The attributes that name a model."""
 _RESPONSE_IDS = tuple(name for each in DIALECTS for name in each.response_ids)
 _INPUT_TOKENS = tuple(name for each in DIALECTS for name in each.input_tokens)
 _OUTPUT_TOKENS = tuple(name for each in DIALECTS for name in each.output_tokens)
@@ -205,7 +206,7 @@ def offered_tools(span: Span) -> list[dict[str, Any]]:
 
 def model(span: Span) -> str | None:
     """Read the model that answered, or the one that was asked for."""
-    return _first_text(span, _MODELS)
+    return _first_text(span, MODELS)
 
 
 def response_id(span: Span) -> str | None:
