@@ -179,7 +179,8 @@ def request_messages(span: Span) -> Messages:
         if found := chat_messages(_recorded(attributes, dialect, dialect.messages), form=dialect.message_form):
             instructions = decoded(attributes.get(genai.SYSTEM_INSTRUCTIONS))
             if dialect is DIALECTS[0] and isinstance(instructions, (list, tuple)):
-                return chat_messages([{"role": "system", "parts": instructions}]) + found
+                system = chat_messages([{"role": "system", "parts": instructions}])
+                return found if found[: len(system)] == system else system + found
             return found
     return []
 
