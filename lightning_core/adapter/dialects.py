@@ -115,7 +115,8 @@ DIALECTS = (
     ),
 )
 
-_MODELS = tuple(name for each in DIALECTS for name in each.models)
+MODELS = tuple(name for each in DIALECTS for name in each.models)
+"""The attributes that name a model."""
 _RESPONSE_IDS = tuple(name for each in DIALECTS for name in each.response_ids)
 _INPUT_TOKENS = tuple(name for each in DIALECTS for name in each.input_tokens)
 _OUTPUT_TOKENS = tuple(name for each in DIALECTS for name in each.output_tokens)
@@ -178,7 +179,8 @@ def request_messages(span: Span) -> Messages:
         if found := chat_messages(_recorded(attributes, dialect, dialect.messages), form=dialect.message_form):
             instructions = decoded(attributes.get(genai.SYSTEM_INSTRUCTIONS))
             if dialect is DIALECTS[0] and isinstance(instructions, (list, tuple)):
-                return chat_messages([{"role": "system", "parts": instructions}]) + found
+                system = chat_messages([{"role": "system", "parts": instructions}])
+                return found if found[: len(system)] == system else system + found
             return found
     return []
 
@@ -205,7 +207,7 @@ def offered_tools(span: Span) -> list[dict[str, Any]]:
 
 def model(span: Span) -> str | None:
     """Read the model that answered, or the one that was asked for."""
-    return _first_text(span, _MODELS)
+    return _first_text(span, MODELS)
 
 
 def response_id(span: Span) -> str | None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_core.adapter.dialects import MODELS
 from lightning_viewer.collect import RunData
 
 _NAMES = frozenset(
@@ -14,9 +15,6 @@ _NAMES = frozenset(
     }
 )
 """What is left as it is: names, ids and statuses. Texts under all other names are replaced."""
-
-_MODELS = ("gen_ai.request.model", "gen_ai.response.model")
-"""The attributes that are left as they are."""
 
 _BOOLEANS = ("true", "false")
 
@@ -51,8 +49,7 @@ def _redacted(name: str, value: Any) -> Any:
             return _without_texts(value)
         case "attributes", Mapping():
             return {
-                key: each if key in _MODELS or each in _BOOLEANS else _without_texts(each)
-                for key, each in value.items()
+                key: each if key in MODELS or each in _BOOLEANS else _without_texts(each) for key, each in value.items()
             }
         case _, Mapping():
             return {key: _redacted(key, each) for key, each in value.items()}

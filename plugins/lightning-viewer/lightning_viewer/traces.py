@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
+from lightning_core.adapter.dialects import DIALECTS
 from lightning_core.cli.tree import content_text, repeated
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import NamedReward, is_late
@@ -26,13 +27,7 @@ MAX_TOKENS = 1_000
 MAX_MASKED = 200
 """How many tokens before an answer are kept: the last ones."""
 
-_SAID = (
-    "gen_ai.prompt",
-    "gen_ai.completion",
-    "gen_ai.input.messages",
-    "gen_ai.output.messages",
-    "gen_ai.tool.definitions",
-)
+_SAID = tuple(name for each in DIALECTS for name in (each.messages, each.answers, *each.tools))
 """Attributes of a model call that its messages tell already begin with one of these."""
 
 
