@@ -6,7 +6,7 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(filter-out %-grpo %-ray %-verl,$(sort $(wildcard plugins/lightning-*)))
+PLUGINS := $(filter-out %-grpo %-ray %-verl,$(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/lightning-*/pyproject.toml))))
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
