@@ -259,6 +259,7 @@ MESSAGES_OF: dict[str, tuple[Attributes, list[Attributes]]] = {
         parts("tool", {"type": "tool_call_response", "id": "call_1", "response": {"free": []}}),
         [{"role": "tool", "content": '{"free": []}', "tool_call_id": "call_1"}],
     ),
+    "parts that chat has nothing for": (parts("user", {"type": "item_reference", "id": "1"}), []),
     "a role that tool calls or their id tell": (
         flat({"tool_calls": json.dumps([{"name": "rooms", "arguments": {"day": 1}}])}, {"tool_call_id": "call_0"}),
         [
@@ -295,8 +296,17 @@ def test_a_message_without_a_role_is_left_out_and_logged_once_an_attempt(caplog:
         (OPENINFERENCE, Usage(1, 20, 4, 0.25)),
         ({"gen_ai.usage.input_tokens": "many", "gen_ai.usage.cost": float("nan")}, Usage(1)),
         ({}, Usage(1)),
+        ({"error.type": "budget_exhausted"}, Usage()),
     ],
-    ids=["conventions", "older conventions", "token ids", "OpenInference", "no numbers", "nothing"],
+    ids=[
+        "conventions",
+        "older conventions",
+        "token ids",
+        "OpenInference",
+        "no numbers",
+        "nothing",
+        "a call that was refused",
+    ],
 )
 def test_tokens_and_costs_are_those_that_the_source_tells(attributes: Attributes, used: Usage) -> None:
     assert read_usage([span({"gen_ai.operation.name": "chat", **attributes})]) == used

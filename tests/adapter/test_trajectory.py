@@ -232,6 +232,18 @@ def test_rows_are_the_callers_own():
     assert told(adapted(trace.spans)) == [([1], [2], [1])]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(([1, *[0] * 99], [5]), ([2, *[0] * 99], [5])), (([1], [2, *[0] * 99]), ([1], [3, *[0] * 99]))],
+)
+def test_a_row_is_continued_by_its_own_tokens_only_however_far_away_others_differ(first, second):
+    trace = TraceBuilder()
+    trace.call(*first)
+    prompt, answer = second
+    trace.call([*prompt, *answer, 7], [8])
+    assert [len(row.calls) for row in adapted(trace.spans).rows] == [1, 1]
+
+
 def test_many_branches_of_a_long_prefix_each_give_a_row():
     numbers = random.Random(0)
     prefix = [numbers.randrange(1000) for _ in range(2_000)]

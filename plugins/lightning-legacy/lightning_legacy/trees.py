@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning_core.adapter import tree
-from lightning_core.adapter.calls import call_of, response_id
+from lightning_core.adapter.calls import call_of
+from lightning_core.adapter.dialects import response_id
 from lightning_core.adapter.rewards import RewardMatchPolicy, is_reward_computation, match_in_tree
 from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.triplet import TracerTraceToTriplet, image_urls, triplet_of
@@ -18,7 +19,7 @@ _LINES = {
     "graphviz": ("digraph trace {", '    n{0} [label="{1}"];', "    n{0} -> n{1};", "}\n", ".dot"),
 }
 """By syntax: its first line, those of a node and of an edge, its end, and the suffix of its files."""
-_ESCAPES = {
+_ESCAPES: dict[str, dict[str, str | int | None]] = {
     # Mermaid has no escapes, but takes HTML's entities in its own spelling.
     "mermaid": {"#": "#35;", '"': "#quot;", "\n": " "},
     "graphviz": {"\\": "\\\\", '"': '\\"', "\n": " "},

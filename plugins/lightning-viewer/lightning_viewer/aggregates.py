@@ -67,6 +67,10 @@ class Row:
     """How long its newest attempt took; None while it goes on, or without one. The time in the queue is not in it."""
 
 
+_SHOWN = ("sample", "mode", "step", "status", "reward", "start", "seconds", "attempts", "calls", "failure")
+"""What the pages have of a row as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """Which rows to show; None for a condition that nobody asks for."""
@@ -315,20 +319,8 @@ class Aggregates:
 
     def as_json(self, row: Row) -> dict[str, Any]:
         """Return a row as `row` does."""
-        return {
-            "id": row.rollout_id,
-            "sample": row.sample,
-            "mode": row.mode,
-            "resources": self.version_of(row),
-            "step": row.step,
-            "status": row.status,
-            "reward": row.reward,
-            "start": row.start,
-            "seconds": row.seconds,
-            "attempts": row.attempts,
-            "calls": row.calls,
-            "failure": row.failure,
-        }
+        shown = {name: getattr(row, name) for name in _SHOWN}
+        return {"id": row.rollout_id, "resources": self.version_of(row), **shown}
 
     def version_of(self, row: Row) -> int | None:
         """Return the number of the version of the resources that a rollout used; None where that is not known."""

@@ -57,10 +57,7 @@ def report(
                     earlier = await comparing.read_side(compared, before)
                 data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
-        try:
-            write_report(redacted(data) if redact else data, path)
-        except OSError as exc:
-            raise click.ClickException(f"cannot write {path}: {exc.strerror}") from exc
+        write_report(redacted(data) if redact else data, path)
         return path
 
     click.echo(asyncio.run(write()))

@@ -5,12 +5,12 @@ import functools
 import hashlib
 import html
 import json
-import os
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from lightning_core.cli.console import to_json
+from lightning_core.runs.manifest import write_atomically
 from lightning_viewer.collect import RunData
 
 REPORT_FILE = "report.html"
@@ -29,15 +29,9 @@ def write_report(data: RunData, path: Path) -> None:
         path: The file.
 
     Raises:
-        OSError: When it cannot be written.
+        RunFolderError: When it cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(render(data))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_atomically(path, render(data))
 
 
 def render(data: RunData) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from browsers import Page, expect, shows, tabs
+from runs import HOSTILE, TASKS, Improves
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import algo
 from lightning_core.algorithm.base import Reporter
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import NamedResources
-from runs import HOSTILE, TASKS, Improves
 
 
 @asynccontextmanager
