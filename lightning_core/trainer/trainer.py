@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from lightning_core.adapter.base import TraceAdapter
-from lightning_core.adapter.triplet import TracerTraceToTriplet
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.graders import GraderSpec
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
@@ -34,7 +33,7 @@ from lightning_core.runs.recording import Recording, start_recording
 from lightning_core.runs.retention import Retention
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.tracer import OtelTracer, Tracer
+from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, budget_of, check_budget
 from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run, RunParts
@@ -156,6 +155,10 @@ class Trainer:
                 f"keep_spans is {keep_spans}, and {type(self.algorithm).__name__} reads what was said in all steps "
                 "when it is resumed; leave keep_spans out"
             )
+        # late: the OpenTelemetry SDK takes time and memory
+        from lightning_core.adapter.triplet import TracerTraceToTriplet
+        from lightning_core.tracer.otel import OtelTracer
+
         self.store: LightningStore = (
             InMemoryLightningStore() if store is None else self._build("stores", store, LightningStore)
         )
