@@ -1,6 +1,7 @@
 """The trainer: puts the parts together, and runs them."""
 
 import asyncio
+import functools
 import os
 import sys
 import threading
@@ -41,7 +42,9 @@ from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 if TYPE_CHECKING:
+    from lightning_core.adapter.triplet import TracerTraceToTriplet
     from lightning_core.display.live import Display
+    from lightning_core.tracer.otel import OtelTracer
 
 
 T = TypeVar("T")
@@ -155,16 +158,13 @@ class Trainer:
                 f"keep_spans is {keep_spans}, and {type(self.algorithm).__name__} reads what was said in all steps "
                 "when it is resumed; leave keep_spans out"
             )
-        # late: the OpenTelemetry SDK takes time and memory
-        from lightning_core.adapter.triplet import TracerTraceToTriplet
-        from lightning_core.tracer.otel import OtelTracer
-
+        default_tracer, default_adapter = _late_defaults()
         self.store: LightningStore = (
             InMemoryLightningStore() if store is None else self._build("stores", store, LightningStore)
         )
-        self.tracer: Tracer = OtelTracer() if tracer is None else self._build("tracers", tracer, Tracer)
+        self.tracer: Tracer = default_tracer() if tracer is None else self._build("tracers", tracer, Tracer)
         self.adapter: TraceAdapter[Any] = (
-            TracerTraceToTriplet() if adapter is None else self._build("adapters", adapter, TraceAdapter)
+            default_adapter() if adapter is None else self._build("adapters", adapter, TraceAdapter)
         )
         sizes = {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None}
         self.strategy: ExecutionStrategy = (
@@ -459,6 +459,15 @@ class Trainer:
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         unnamed = "triplet" if kind == "adapters" else None
         return self._registry.build(kind, spec, expected=expected, defaults=defaults or {}, unnamed=unnamed)
+
+
+@functools.cache
+def _late_defaults() -> "tuple[type[OtelTracer], type[TracerTraceToTriplet]]":
+    """Import what takes time and memory: the OpenTelemetry SDK, and what reads its spans."""
+    from lightning_core.adapter.triplet import TracerTraceToTriplet
+    from lightning_core.tracer.otel import OtelTracer
+
+    return OtelTracer, TracerTraceToTriplet
 
 
 def _strategy_form(strategy: object, port: int | None) -> object:
