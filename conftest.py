@@ -49,7 +49,6 @@ PROCESSES = (
     "tests/store/test_planted_faults.py",
     "tests/store/test_suite.py",
     "tests/test_installation.py",
-    "tests/test_programs.py",
     "tests/test_template.py",
     "tests/tracer/test_base.py",
     "tests/tracer/test_global_provider.py",

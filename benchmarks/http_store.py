@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from lightning_http import LightningStoreClient
+from lightning_http.programs import Guard
 
-from lightning_core.programs import Guard
 from lightning_core.types import EnqueueRolloutRequest, Span
 
 RUNNERS = (1, 8, 32)

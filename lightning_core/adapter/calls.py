@@ -259,6 +259,8 @@ def read_usage(spans: Sequence[Span]) -> Usage:
 
     One that a budget or a limit kept from starting was never made, and does not count.
     """
+    if not any(map(is_call_span, spans)):  # as of most agents' rewards
+        return Usage()
     return total_usage(call.usage for call in read_model_calls(spans) if not call.error_types & genai.REFUSED)
 
 

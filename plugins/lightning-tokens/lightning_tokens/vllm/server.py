@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
+from lightning_http.programs import Program
 from lightning_proxy.models import ModelConfig
 
 from lightning_core.concurrency import Startable
 from lightning_core.errors import LightningError
-from lightning_core.programs import Program
 
 OPTIONS: Mapping[str, str] = {
     # Log-probabilities of the distribution that was drawn from, which is what a loss is made of

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from lightning_core.programs import Guard, Program
+from lightning_http.programs import Guard, Program
 
 SOON_SECONDS = 20.0
 
