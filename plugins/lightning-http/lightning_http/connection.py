@@ -148,7 +148,7 @@ class Connection:
 
     Args:
         url: Where it is, such as `http://127.0.0.1:4747`.
-        key: Sent with every request.
+        key: Sent with every request; empty for none.
         retry_seconds: How long to repeat a request while the server is out of reach.
         request_seconds: How long one request may take, waits aside.
         first_backoff_seconds: The first pause between two tries; it doubles from one to the next, up to two seconds.
@@ -161,7 +161,7 @@ class Connection:
         self,
         url: str,
         *,
-        key: str | None,
+        key: str,
         retry_seconds: float,
         request_seconds: float,
         first_backoff_seconds: float,
@@ -180,7 +180,7 @@ class Connection:
         """When the first and the newest try failed since the server's last answer, `time.monotonic` values."""
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
-        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     async def request(
         self,

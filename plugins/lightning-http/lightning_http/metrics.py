@@ -52,16 +52,15 @@ class PrometheusMetricsBackend(MetricsBackend):
         self._find(Histogram, name, labels).observe(value)
 
     def _register(self, kind: Any, name: str, label_names: Sequence[str] | None, **options: Any) -> None:
-        wanted, known = (kind, tuple(label_names or ()), options), self._metrics.get(name)
+        labels, known = tuple(label_names or ()), self._metrics.get(name)
         if known is None:
             about = f"{name}, a {kind.__name__.lower()}."
-            metric = kind(name.replace(".", "_"), about, wanted[1], registry=self.registry, **options)
-            self._metrics[name] = metric, wanted
-        elif known[1] != wanted:
-            raise ValueError(f"metric {name!r} is registered as {known[1]}; got {wanted}")
+            self._metrics[name] = kind(name.replace(".", "_"), about, labels, registry=self.registry, **options)
+        elif not isinstance(known, kind):
+            raise ValueError(f"metric {name!r} is registered as a {type(known).__name__.lower()}")
 
     def _find(self, kind: Any, name: str, labels: LabelDict | None) -> Any:
-        metric, _ = self._metrics.get(name, (None, None))
+        metric = self._metrics.get(name)
         if not isinstance(metric, kind):
             what = kind.__name__.lower()
             raise ValueError(f"{name!r} is not a registered {what}; call register_{what} first")

@@ -460,12 +460,10 @@ async def join_run(
     *,
     key: str | None = None,
     run_id: str | None = None,
-    n_runners: int = 1,
-    concurrency: int = 1,
-    max_restarts: int = 10,
     graceful_seconds: float = 2.0,
     terminate_seconds: float = 1.0,
     on_joined: Callable[[str], None] = lambda run_id: None,
+    **numbers: int,
 ) -> None:
     """Work for a run until it ends.
 
@@ -477,12 +475,10 @@ async def join_run(
         make: Returns what makes processes for the runners' side and the store.
         key: What to say to it; None for the variable `AGL_KEY`.
         run_id: The run; None for the one that is served there.
-        n_runners: How many processes.
-        concurrency: How many rollouts each of them runs at once.
-        max_restarts: How many processes may be replaced.
         graceful_seconds: How long they may take to end, when this is cancelled.
         terminate_seconds: How long after they are terminated.
         on_joined: Is told the run, before the first process starts.
+        numbers: `n_runners`, `concurrency` and `max_restarts`; see `RunnerPool`.
 
     Raises:
         RunEnded: When it had ended before anything was started here.
@@ -501,13 +497,7 @@ async def join_run(
         raise ConfigError(str(exc)) from exc
     on_joined(run_id)
     async with http.LightningStoreClient(url, key=key, run_id=run_id) as store:
-        pool = RunnerPool(
-            make(runner, store),
-            n_runners=n_runners,
-            concurrency=concurrency,
-            max_restarts=max_restarts,
-            release=partial(release, store),
-        )
+        pool = RunnerPool(make(runner, store), release=partial(release, store), **numbers)
         try:
             await pool.run()
         finally:

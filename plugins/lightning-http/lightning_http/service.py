@@ -55,6 +55,8 @@ class Service:
     """Set when nothing is waited for any more."""
     reported: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each report on an attempt, so that `drain` looks again."""
+    hurries: bool = False
+    """Whether running attempts are not waited for any more."""
     _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
 
     def view(self, run_id: str | None) -> LightningStore:

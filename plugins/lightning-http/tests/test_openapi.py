@@ -124,17 +124,8 @@ async def test_every_route_is_documented_with_its_errors(server, ask):
     assert set(document["components"]["schemas"]["RolloutConfig"]["properties"]) == set(RolloutConfig.model_fields)
 
 
-def names_in(value: Any) -> set[str]:
-    """Return the names in all mappings of a document."""
-    if isinstance(value, list):
-        return set().union(*map(names_in, value))
-    return set(value).union(*map(names_in, value.values())) if isinstance(value, dict) else set()
-
-
-async def test_keys_are_documented_where_the_server_has_one(server, guarded, ask):
-    _, without = await ask("GET", server.url + "/openapi.json")
+async def test_keys_are_documented(guarded, ask):
     _, document = await ask("GET", guarded.url + "/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
-    assert not {"security", "securitySchemes", "HTTPBearer", "401"} & names_in(without)
     assert document["components"]["securitySchemes"].keys() == {"HTTPBearer"}
     for path, methods in document["paths"].items():
         for operation in methods.values():
