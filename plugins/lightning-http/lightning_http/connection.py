@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,20 +23,20 @@ _CONNECT_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 
 
-class _Session:
+class _Session(NamedTuple):
     """A session, and what closes it."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self.session = session
-        self.keeper = self._keep()
+    session: aiohttp.ClientSession
+    keeper: AsyncGenerator[None, None]
 
-    async def _keep(self) -> AsyncGenerator[None, None]:
-        # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
-        try:
-            yield
-        finally:
-            await self.session.close()
-            await asyncio.sleep(0)  # closed transports say so to their protocols
+
+async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
+    try:
+        yield
+    finally:
+        await session.close()
+        await asyncio.sleep(0)  # closed transports say so to their protocols
 
 
 class Sessions:
@@ -53,18 +53,15 @@ class Sessions:
         known = self._of_loop.get(loop)
         if known is not None and not known.session.closed:
             return known.session
-        made = _Session(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            )
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0), cookie_jar=aiohttp.DummyCookieJar()
         )
+        made = _Session(session, _keep(session))
         await anext(made.keeper)
         with self._lock:
             self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
             self._of_loop[loop] = made
-        return made.session
+        return session
 
     async def aclose(self) -> None:
         """Close all sessions; requests under way fail."""

@@ -175,12 +175,6 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
         self._has_failed_to_show = False
 
     @property
-    def pid(self) -> int | None:
-        """Its process id."""
-        pid: int | None = self._process.pid
-        return pid
-
-    @property
     def exit_code(self) -> int | None:
         code: int | None = self._process.exitcode
         return code
@@ -232,7 +226,7 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
         how = f"exit code {code}"
         if code is not None and code < 0:
             how = f"signal {signal.Signals(-code).name if -code in set(signal.Signals) else -code}"
-        return f"{self.name} (process {self.pid}) ended with {how}{said}"
+        return f"{self.name} (process {self._process.pid}) ended with {how}{said}"
 
     def data_received(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -324,11 +318,6 @@ class RunnerPool:
         self._is_store_lost = False
         self.tokens: set[str] = set()
         """Of all processes that there were."""
-
-    @property
-    def processes(self) -> list[PooledProcess]:
-        """Those that have not ended, as far as is known."""
-        return list(self._running)
 
     async def run(self) -> None:
         """Start all processes, and return when all have come to an end by themselves.

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -354,21 +354,25 @@ async def _while_others_come_back(store: LightningStore, tokens: Iterable[str], 
         tokens: Parts of the ids of those that are not elsewhere.
         seconds: How long to wait at most.
     """
-    with suppress(TimeoutError):
+    try:
         async with asyncio.timeout(seconds):
             while True:
-                try:
-                    workers = await store.query_workers()
-                except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
-                    return
                 since = time.time() - BACK_SECONDS
-                if not any(
-                    worker.status == "busy" or (worker.last_idle_time or 0.0) > since
-                    for worker in workers
-                    if not any(token in worker.worker_id for token in tokens)
-                ):
+                others = _elsewhere(await store.query_workers(), tokens)
+                if not any(each.status == "busy" or (each.last_idle_time or 0.0) > since for each in others):
                     return
                 await asyncio.sleep(BACK_LOOK_SECONDS)
+    except (
+        StoreError,
+        TimeoutError,
+    ) as exc:  # such as closed, by the algorithm, perhaps as the last thing that it does
+        logger.info("lightning.workers_not_known run_id=%s: %s", store.run_id, exc or f"some work after {seconds:g} s")
+
+
+def _elsewhere(workers: Iterable[Worker], tokens: Iterable[str]) -> list[Worker]:
+    """Return the workers whose ids have none of these tokens."""
+    tokens = tuple(tokens)
+    return [each for each in workers if not any(token in each.worker_id for token in tokens)]
 
 
 async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:
@@ -386,13 +390,12 @@ async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore
             workers = await store.query_workers()
         except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
             return
-        for worker in workers:
+        for worker in _elsewhere(workers, tokens):
             if worker.worker_id not in seen or seen[worker.worker_id][0] != worker:
                 seen[worker.worker_id] = worker, clock()
         if not any(
             worker.status == "busy" or (worker.status == "idle" and clock() - since < SILENT_SECONDS)
             for worker, since in seen.values()
-            if not any(token in worker.worker_id for token in tokens)
         ):
             return
         await asyncio.wait({leader}, timeout=LOOK_SECONDS)

@@ -26,9 +26,9 @@ from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.call import ANSWERED, CLIENT_GONE, Call, answer_error
 from lightning_http.client import LightningStoreClient
-from lightning_http.exposition import Metrics
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import DEFAULT_PORT, LEASE_HEADER, OPEN_PATHS, RUN_HEADER, RUNNER_KEY_VARIABLE, TRACES_PATH
+from lightning_http.metrics import Metrics
 from lightning_http.service import Limits, Service
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 

@@ -115,7 +115,6 @@ async def test_every_route_is_documented_with_its_errors(server, ask):
         if operation["operationId"] != "health":
             assert "ErrorAnswer" in str(operation["responses"]["4XX"])
             assert "ErrorAnswer" in str(operation["responses"]["5XX"])
-        assert operation["responses"]["405"]["headers"].keys() == {"Allow"}
     assert document["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
     assert "application/x-protobuf" in document["paths"]["/v1/traces"]["post"]["responses"]["200"]["content"]
     claimed = document["components"]["schemas"]["ClaimedRollout"]["properties"]
@@ -131,7 +130,6 @@ async def test_keys_are_documented(guarded, ask):
         for operation in methods.values():
             wants_key = path != "/v1/agl/health"
             assert operation.get("security") == ([{"HTTPBearer": []}] if wants_key else None)
-            assert {"401", "403"} <= operation["responses"].keys() or not wants_key
     assert (await ask("GET", guarded.url + "/v1/agl/rollouts"))[0] == 401
 
 
