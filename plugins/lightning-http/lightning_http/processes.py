@@ -362,11 +362,8 @@ async def _while_others_come_back(store: LightningStore, tokens: Iterable[str], 
                 if not any(each.status == "busy" or (each.last_idle_time or 0.0) > since for each in others):
                     return
                 await asyncio.sleep(BACK_LOOK_SECONDS)
-    except (
-        StoreError,
-        TimeoutError,
-    ) as exc:  # such as closed, by the algorithm, perhaps as the last thing that it does
-        logger.info("lightning.workers_not_known run_id=%s: %s", store.run_id, exc or f"some work after {seconds:g} s")
+    except (StoreError, TimeoutError) as exc:  # such as closed, by the algorithm, perhaps
+        logger.info("lightning.workers_not_known run_id=%s: %r", store.run_id, exc)
 
 
 def _elsewhere(workers: Iterable[Worker], tokens: Iterable[str]) -> list[Worker]:
