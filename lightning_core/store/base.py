@@ -234,7 +234,6 @@ class LightningStore(ABC):
     ) -> Sequence[Rollout]:
         """Create rollouts at the tail of the queue, all or, when one is refused, none; return them in that order."""
 
-    @abstractmethod
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
     ) -> AttemptedRollout | None:
@@ -258,6 +257,10 @@ class LightningStore(ABC):
         Raises:
             RunEnded: When the run has ended, or ends during the wait; see `end_run`.
         """
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
 
     @abstractmethod
     async def dequeue_many_rollouts(
@@ -454,7 +457,6 @@ class LightningStore(ABC):
 
     # Spans
 
-    @abstractmethod
     async def add_span(self, span: Span) -> Span | None:
         """Keep a span.
 
@@ -469,6 +471,8 @@ class LightningStore(ABC):
         Returns:
             The span as stored, or None when the attempt already has one of this `span_id`.
         """
+        stored = await self.add_many_spans([span])
+        return stored[0] if stored else None
 
     @abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
@@ -478,11 +482,11 @@ class LightningStore(ABC):
             The spans as stored, without those that were there already.
         """
 
-    @abstractmethod
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
     ) -> Span | None:
         """Convert a finished OpenTelemetry span and keep it, as `add_span` does; None lets the store number it."""
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     @abstractmethod
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:

@@ -40,7 +40,7 @@ from lightning_core.types.frozen import clone
 from lightning_core.types.span import MAX_SEQUENCE_ID
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
+    pass
 
 CLOSE_SECONDS = 5.0
 """How long calls that are under way may keep a store from closing: those of a database that is away take longer."""
@@ -186,10 +186,6 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     # Spans
 
-    async def add_span(self, span: Span) -> Span | None:
-        stored = await self.add_many_spans([span])
-        return stored[0] if stored else None
-
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         largest = max((span.sequence_id for span in spans), default=0)
         if largest > MAX_SEQUENCE_ID:
@@ -232,11 +228,6 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             for span, number in zip(spans, kept, strict=True)
             if number is not None
         ]
-
-    async def add_otel_span(
-        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
-    ) -> Span | None:
-        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]

@@ -1,15 +1,14 @@
 """The application of a store's server, and the routes that are not of the table."""
 
-import copy
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Router
@@ -21,7 +20,6 @@ from lightning_http.auth import Role
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PROMETHEUS_PATH, TRACES_PATH
 from lightning_http.routing import (
     ERRORS,
-    WRONG_METHOD,
     ByAttempt,
     ByRunner,
     StoreAnswer,
@@ -29,9 +27,9 @@ from lightning_http.routing import (
     read_json_body,
     serve,
 )
-from lightning_http.spans import SpansRequest, read_span, read_spans_request
 from lightning_http.table_routes import table_routes
 from lightning_http.traces import ANSWERS, REQUEST, keep_traces
+from lightning_http.wire import from_any_json
 
 _ABOUT = """
 A store of rollouts, attempts, spans, resources, workers and an algorithm's state.
@@ -45,6 +43,34 @@ store_routes = make_router()
 other_routes = APIRouter(responses=ERRORS)
 
 # Spans
+
+
+class SpansRequest(BaseModel):
+    """Spans of one attempt, or of many."""
+
+    spans: list[Span]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_spans(model: type[M], body: bytes) -> M:
+    """Read a body of spans. Texts in it are mended, as those of a span that is made here.
+
+    Raises:
+        ValidationError: As the model has it.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as exc:
+        if exc.errors(include_input=False)[0]["type"] != "json_invalid":
+            raise
+        try:
+            value = from_any_json(body)
+        except ValueError:
+            raise exc from None
+    return model.model_validate(value)
+
 
 _PLACE = "#/components/schemas/{model}-Input"
 _SPANS_SCHEMA = SpansRequest.model_json_schema(ref_template=_PLACE)
@@ -64,7 +90,7 @@ class SequenceIds(BaseModel):
 @store_routes.post("/spans/bulk", status_code=201, response_model=SequenceIds, openapi_extra=_SPANS)
 async def add_spans(call: ByAttempt, request: Request) -> Response:
     """Keep spans; none of them when an attempt is unknown."""
-    spans = read_spans_request(await read_json_body(request)).spans
+    spans = read_spans(SpansRequest, await read_json_body(request)).spans
     if call.identity.role is Role.ATTEMPT:
         for span in spans:
             call.identity.require_attempt(span.rollout_id, span.attempt_id)
@@ -97,7 +123,7 @@ async def add_span(call: ByAttempt, request: Request) -> Response:
     body = await read_json_body(request)
     if not body:
         raise InvalidRequest("the request has no body; it takes a span")
-    span = read_span(body)
+    span = read_spans(Span, body)
     call.identity.require_attempt(span.rollout_id, span.attempt_id)
     (marked,) = call.identity.mark([span])
     return StoreAnswer(await call.store.add_span(marked), 201)
@@ -143,7 +169,7 @@ for _path in (PROMETHEUS_PATH, f"{PROMETHEUS_PATH}/"):
 @other_routes.get(OPENAPI_PATH, response_model=None)
 async def openapi(call: ByRunner) -> Response:
     """Get this document."""
-    return JSONResponse(document(has_keys=call.service.keys.required))
+    return JSONResponse(document())
 
 
 @other_routes.post(TRACES_PATH, response_class=Response, openapi_extra=REQUEST, responses=ANSWERS)
@@ -191,7 +217,7 @@ def documented() -> FastAPI:
     app.get(
         HEALTH_PATH,
         response_model=Health,
-        responses={503: {"model": Health, "description": "It shuts down."}, **WRONG_METHOD},
+        responses={503: {"model": Health, "description": "It shuts down."}, "4XX": ERRORS["4XX"]},
     )(health)
     app.router.routes += [*store_routes.routes, *table_routes.routes, *other_routes.routes]
     for route in app.routes:
@@ -201,13 +227,8 @@ def documented() -> FastAPI:
 
 
 @functools.cache
-def document(*, has_keys: bool) -> dict[str, Any]:
-    """Return the OpenAPI document; that of a server without keys asks for none."""
-    found = copy.deepcopy(documented().openapi())
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document. A server without a key takes its requests without one, too."""
+    found = documented().openapi()
     found["components"]["schemas"] |= _PARTS
-    if not has_keys:
-        del found["components"]["securitySchemes"]
-        for operation in (each for methods in found["paths"].values() for each in methods.values()):
-            operation.pop("security", None)
-            operation["responses"].pop("401", None)
     return found

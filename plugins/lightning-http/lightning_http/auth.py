@@ -23,8 +23,6 @@ _END = b"\0"
 class Role(IntEnum):
     """What a key is good for; each role may do what the lower ones may."""
 
-    ANYBODY = 0
-    """Ask whether the server is there."""
     ATTEMPT = 1
     """Write spans of one attempt."""
     RUNNER = 2

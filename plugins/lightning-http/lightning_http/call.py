@@ -1,6 +1,7 @@
 """A request under way: who asks, about which run, for how long; and how errors are answered."""
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ class Call:
             Unauthorized: Without a good key.
             AccessDenied: When the key is for an attempt of another run.
         """
-        identity = service.keys.identify(headers.get("authorization"), service.now())
+        identity = service.keys.identify(headers.get("authorization"), time.time())
         asked, own = headers.get(RUN_HEADER), identity.run_id
         if own is not None and asked not in (None, own):
             raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
@@ -144,7 +145,7 @@ ANSWERED = (StoreError, BodyRefused, ClientGone, HTTPException, RequestValidatio
 def answer_error(exc: Exception, request: Request | None = None) -> Response:
     """Return an error's answer, which never has a traceback; with the request, also where there is no route for it."""
     if isinstance(exc, HTTPException) and request is not None:
-        return answer_unknown_route(request, exc)
+        return _answer_unknown_route(request, exc)
     if isinstance(exc, ClientGone):
         return Response(status_code=CLIENT_GONE)
     status, body = explain(exc)
@@ -175,7 +176,7 @@ class RequireKey:
                 require_local(headers)
             require_same_site(scope["method"], headers)
             if scope["path"] not in self._open_paths:
-                identity = self._keys.identify(headers.get("authorization"), Service.now())
+                identity = self._keys.identify(headers.get("authorization"), time.time())
                 if identity.role < Role.ALGORITHM:  # an attempt's, signed under the same key
                     raise AccessDenied("the key of an attempt cannot do this; give the server's own key")
         except StoreError as exc:
@@ -184,8 +185,7 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
-def answer_unknown_route(request: Request, exc: HTTPException) -> Response:
-    """Return the answer where there is no route, or it does not take the method."""
+def _answer_unknown_route(request: Request, exc: HTTPException) -> Response:
     if exc.status_code == 405:
         routes = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
         allowed = ", ".join(sorted({method for route in routes for method in route.methods}))

@@ -35,8 +35,6 @@ from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, PREFIX, REQUEST_H
 from lightning_http.operations import OPERATIONS, Operation
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
     # Most methods are made below, in a loop. For a type checker, take them from where they are written out.
     from lightning_core.store.facade import StoreFacade as _Complete
 else:
@@ -93,21 +91,14 @@ class LightningStoreClient(_Complete):
         page_size: int = 10_000,
         first_backoff_seconds: float = 0.1,
     ) -> None:
-        self._options: dict[str, Any] = {
+        of_connection: dict[str, Any] = {
             "key": (os.environ.get(KEY_VARIABLE) if key is None else key) or "",
             "retry_seconds": retry_seconds,
             "request_seconds": request_seconds,
-            "poll_seconds": poll_seconds,
-            "page_size": page_size,
             "first_backoff_seconds": first_backoff_seconds,
         }
-        self._connection = Connection(
-            url,
-            key=self._options["key"] or None,
-            retry_seconds=retry_seconds,
-            request_seconds=request_seconds,
-            first_backoff_seconds=first_backoff_seconds,
-        )
+        self._connection = Connection(url, **of_connection)
+        self._options: dict[str, Any] = {**of_connection, "poll_seconds": poll_seconds, "page_size": page_size}
         self._known_run_id = run_id
         self._root = self
         self._of_other_runs: list[LightningStoreClient] = []
@@ -340,14 +331,6 @@ class LightningStoreClient(_Complete):
             enqueued += await self._call(OPERATIONS["enqueue_many_rollouts"], part)
         return enqueued
 
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
-    ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(
-            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
-        )
-        return claimed[0] if claimed else None
-
     async def dequeue_many_rollouts(
         self,
         *,
@@ -363,28 +346,22 @@ class LightningStoreClient(_Complete):
         claimed: list[AttemptedRollout] = await self._call(OPERATIONS["dequeue_many_rollouts"], claim)
         return claimed
 
-    async def add_span(self, span: Span) -> Span | None:
-        stored = await self.add_many_spans([span])
-        return stored[0] if stored else None
-
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         given = list(spans)
         try:
             numbers = (await self._ask("POST", "/spans/bulk", {"spans": given})).data()["sequence_ids"]
-        except InvalidRequest:
-            for span in given:
-                _check_attributes(span)
+        except InvalidRequest as exc:
+            try:  # the server only sees what JSON made of a span, if it made anything
+                for span in given:
+                    plain_attributes(span.attributes)
+            except ValueError as fault:
+                raise InvalidRequest(str(fault)) from exc
             raise
         return [
             span if span.sequence_id == number else span.model_copy(update={"sequence_id": number})
             for span, number in zip(given, numbers, strict=True)
             if number is not None
         ]
-
-    async def add_otel_span(
-        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
-    ) -> Span | None:
-        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
 
     async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         try:
@@ -397,18 +374,6 @@ class LightningStoreClient(_Complete):
 
 def _again(url: str, options: Mapping[str, Any], run_id: str | None) -> LightningStoreClient:
     return LightningStoreClient(url, run_id=run_id, **options)
-
-
-def _check_attributes(span: Span) -> None:
-    """Raise what the store itself would: the server only sees what JSON made of it.
-
-    Raises:
-        InvalidRequest: Names the attribute that spans do not take.
-    """
-    try:
-        plain_attributes(span.attributes)
-    except ValueError as exc:
-        raise InvalidRequest(str(exc)) from exc
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {

@@ -20,19 +20,13 @@ PAGE_SIZE = 100
 """How many rollouts are read at once."""
 
 
-class _Text(click.ParamType):
-    """A text that is not empty, as that of a variable that is not set."""
-
-    name = "text"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value == "":
-            option = "it" if param is None else param.opts[0]
-            raise ConfigError(f"{option} is empty; give a value, or leave {option} out")
-        return value
+def _not_empty(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what a variable gives that is not set."""
+    if value == "":
+        raise ConfigError(f"{option.opts[0]} is empty; give a value, or leave {option.opts[0]} out")
+    return value
 
 
-_TEXT = _Text()
 _AT_LEAST_ONE = click.IntRange(min=1)
 
 
@@ -44,12 +38,14 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--uri",
     "--mongo-uri",
-    type=_TEXT,
+    callback=_not_empty,
     envvar="AGL_STORE_URI",
     help="The address of the backend's database; for those that have one. With a password, the variable AGL_STORE_URI "
     "is better: a command line can be seen.",
 )
-@click.option("--partition", "partition_id", type=_TEXT, help="The part of the database; for backends that have parts.")
+@click.option(
+    "--partition", "partition_id", callback=_not_empty, help="The part of the database; for backends that have parts."
+)
 @click.option(
     "--set",
     "settings",
@@ -57,14 +53,20 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     metavar="KEY=VALUE",
     help="Another option of the backend; may be given several times.",
 )
-@click.option("--run", "run_id", type=_TEXT, help="The run; without it, the latest that has not ended, or a new one.")
+@click.option(
+    "--run", "run_id", callback=_not_empty, help="The run; without it, the latest that has not ended, or a new one."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
 @click.option(
-    "--key", type=_TEXT, help="What clients have to say. The variable AGL_KEY is better: a command line can be seen."
+    "--key",
+    callback=_not_empty,
+    help="What clients have to say. The variable AGL_KEY is better: a command line can be seen.",
 )
 @click.option(
-    "--runner-key", type=_TEXT, help="What runners may say instead: they can claim and report. Or AGL_RUNNER_KEY."
+    "--runner-key",
+    callback=_not_empty,
+    help="What runners may say instead: they can claim and report. Or AGL_RUNNER_KEY.",
 )
 @click.option("--cors-origin", multiple=True, help="A web page's origin that may ask; may be given several times.")
 @click.option(
@@ -366,9 +368,9 @@ def _options(settings: Iterable[str]) -> dict[str, Any]:
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
 @click.option(
-    "--key", type=_TEXT, help="What to say to it. The variable AGL_KEY is better: a command line can be seen."
+    "--key", callback=_not_empty, help="What to say to it. The variable AGL_KEY is better: a command line can be seen."
 )
-@click.option("--run", "run_id", type=_TEXT, help="The run; without it, the one that is served there.")
+@click.option("--run", "run_id", callback=_not_empty, help="The run; without it, the one that is served there.")
 @click.option("--n-runners", type=_AT_LEAST_ONE, default=1, show_default=True, help="How many processes to start.")
 @click.option(
     "--concurrency",

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -23,20 +23,20 @@ _CONNECT_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 
 
-class _Session:
+class _Session(NamedTuple):
     """A session, and what closes it."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self.session = session
-        self.keeper = self._keep()
+    session: aiohttp.ClientSession
+    keeper: AsyncGenerator[None, None]
 
-    async def _keep(self) -> AsyncGenerator[None, None]:
-        # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
-        try:
-            yield
-        finally:
-            await self.session.close()
-            await asyncio.sleep(0)  # closed transports say so to their protocols
+
+async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
+    try:
+        yield
+    finally:
+        await session.close()
+        await asyncio.sleep(0)  # closed transports say so to their protocols
 
 
 class Sessions:
@@ -53,18 +53,15 @@ class Sessions:
         known = self._of_loop.get(loop)
         if known is not None and not known.session.closed:
             return known.session
-        made = _Session(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            )
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0), cookie_jar=aiohttp.DummyCookieJar()
         )
+        made = _Session(session, _keep(session))
         await anext(made.keeper)
         with self._lock:
             self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
             self._of_loop[loop] = made
-        return made.session
+        return session
 
     async def aclose(self) -> None:
         """Close all sessions; requests under way fail."""
@@ -148,7 +145,7 @@ class Connection:
 
     Args:
         url: Where it is, such as `http://127.0.0.1:4747`.
-        key: Sent with every request.
+        key: Sent with every request; empty for none.
         retry_seconds: How long to repeat a request while the server is out of reach.
         request_seconds: How long one request may take, waits aside.
         first_backoff_seconds: The first pause between two tries; it doubles from one to the next, up to two seconds.
@@ -161,7 +158,7 @@ class Connection:
         self,
         url: str,
         *,
-        key: str | None,
+        key: str,
         retry_seconds: float,
         request_seconds: float,
         first_backoff_seconds: float,
@@ -180,7 +177,7 @@ class Connection:
         """When the first and the newest try failed since the server's last answer, `time.monotonic` values."""
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
-        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     async def request(
         self,

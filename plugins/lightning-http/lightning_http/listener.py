@@ -5,7 +5,7 @@ import contextlib
 import functools
 import socket
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 
@@ -23,17 +23,8 @@ _FLUSH_SECONDS = 1.0
 _LOOKS = 100
 
 
-class Address(NamedTuple):
-    """Where to listen, as `socket` wants it."""
-
-    family: int
-    kind: int
-    protocol: int
-    address: Any
-
-
-def resolve(host: str, port: int) -> Address:
-    """Look up where to listen; 0 lets the system choose the port.
+def resolve(host: str, port: int) -> tuple[int, int, int, Any]:
+    """Look up where to listen: family, kind, protocol and address; port 0 lets the system choose.
 
     Raises:
         ConfigError: When there is no such port, or the host is unknown.
@@ -45,7 +36,7 @@ def resolve(host: str, port: int) -> Address:
     except (OSError, UnicodeError) as exc:
         raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
     family, kind, protocol, _, address = found[0]
-    return Address(family, kind, protocol, address)
+    return family, kind, protocol, address
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,11 +1,19 @@
-"""The backend of metrics that Prometheus reads. agentlightning 0.3 has it in `utils.metrics`."""
+"""What Prometheus reads: the backend of metrics, which agentlightning 0.3 has in `utils.metrics`, and the page."""
 
-from collections.abc import Sequence
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend
+from lightning_core.store.base import LightningStore, LightningStoreStatistics
+from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, counting
+from lightning_core.types import Worker
+from lightning_core.types.text import well_formed
 
 __all__ = ["LabelDict", "PrometheusMetricsBackend"]
 
@@ -52,16 +60,15 @@ class PrometheusMetricsBackend(MetricsBackend):
         self._find(Histogram, name, labels).observe(value)
 
     def _register(self, kind: Any, name: str, label_names: Sequence[str] | None, **options: Any) -> None:
-        wanted, known = (kind, tuple(label_names or ()), options), self._metrics.get(name)
+        labels, known = tuple(label_names or ()), self._metrics.get(name)
         if known is None:
             about = f"{name}, a {kind.__name__.lower()}."
-            metric = kind(name.replace(".", "_"), about, wanted[1], registry=self.registry, **options)
-            self._metrics[name] = metric, wanted
-        elif known[1] != wanted:
-            raise ValueError(f"metric {name!r} is registered as {known[1]}; got {wanted}")
+            self._metrics[name] = kind(name.replace(".", "_"), about, labels, registry=self.registry, **options)
+        elif not isinstance(known, kind):
+            raise ValueError(f"metric {name!r} is registered as a {type(known).__name__.lower()}")
 
     def _find(self, kind: Any, name: str, labels: LabelDict | None) -> Any:
-        metric, _ = self._metrics.get(name, (None, None))
+        metric = self._metrics.get(name)
         if not isinstance(metric, kind):
             what = kind.__name__.lower()
             raise ValueError(f"{name!r} is not a registered {what}; call register_{what} first")
@@ -69,3 +76,147 @@ class PrometheusMetricsBackend(MetricsBackend):
 
 
 _of_process: dict[str, Any] = {}
+
+_LABELS = ("path", "method", "status")
+
+_QUEUED = ("queuing", "requeuing")
+
+GONE_SECONDS = 600.0
+"""A worker that was silent for longer has no values of its own on the page."""
+
+SLOW_SECONDS = 0.5
+SELDOM = 20.0
+"""A store that needs longer to count what it holds, as a database does, counts after so many times as long again."""
+
+_WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
+_GPU = {
+    "util_pct": "agl_gpu_utilization_percent",
+    "mem_used_mb": "agl_gpu_memory_used_mib",
+    "mem_total_mb": "agl_gpu_memory_total_mib",
+    "temp_c": "agl_gpu_temperature_celsius",
+}
+"""What a heartbeat says -> the metric."""
+
+
+class Metrics:
+    """Counts the requests of one server, and makes its page.
+
+    Args:
+        tracker: Where they are counted; None for a registry of the server's own.
+    """
+
+    def __init__(self, tracker: MetricsBackend | None = None) -> None:
+        self._tracker = PrometheusMetricsBackend(CollectorRegistry()) if tracker is None else tracker
+        self._tracker.register_counter("agl.http.total", _LABELS, group_level=2)
+        self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
+        self._in_flight = 0
+        self._statistics = LightningStoreStatistics()
+        self._counting = asyncio.Lock()
+        self._count_again = 0.0
+
+    def begin(self) -> None:
+        """A request has come."""
+        self._in_flight += 1
+
+    async def end(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered.
+
+        Args:
+            method: Its method.
+            route: The route's template, never a path with ids in it.
+            status: The answer's status; 499 where the client was gone.
+            seconds: How long it took; of a stream of events, until it began.
+        """
+        self._in_flight -= 1
+        labels = {"path": route, "method": method, "status": str(status)}
+        with counting():
+            await self._tracker.inc_counter("agl.http.total", labels=labels)
+            await self._tracker.observe_histogram("agl.http.latency", seconds, labels=labels)
+
+    async def page(self, store: LightningStore) -> bytes:
+        """Return what was counted, and how the store and its workers stand, as Prometheus reads it."""
+        workers = await store.query_workers()
+        if not self._statistics or not self._counting.locked():  # else it shows the last count
+            async with self._counting:
+                if (began := time.monotonic()) >= self._count_again:
+                    self._statistics = await store.statistics()
+                    took = time.monotonic() - began
+                    self._count_again = began + (took * SELDOM if took > SLOW_SECONDS else 0.0)
+        standing = _standing(self._statistics, workers, time.time())
+        now = generate_latest(_Now([("agl_http_in_flight", {}, self._in_flight), *standing]))
+        counted = getattr(self._tracker, "registry", None)
+        return now if counted is None else generate_latest(counted) + now
+
+
+_Value = tuple[str, Mapping[str, str], float]
+"""A metric, its labels, and its value."""
+
+
+class _Now(Collector):
+    """The gauges of one page."""
+
+    def __init__(self, values: Iterable[_Value]) -> None:
+        self._values = values
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for name, labels, value in self._values:
+            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
+            family.add_metric(tuple(labels.values()), value)
+        return families.values()
+
+
+_ABOUT = {
+    "agl_http_in_flight": "Requests without an answer.",
+    "agl_store_records": "What the server's own run holds.",
+    "agl_store_uptime_seconds": "Since the store was opened.",
+    "agl_rollouts_live": "Rollouts that have not ended.",
+    "agl_queue_depth": "Rollouts that wait for a runner.",
+    "agl_workers": "Workers that have been heard of.",
+    "agl_worker_silence_seconds": "Since the last heartbeat.",
+    "agl_worker_cpu_percent": "The load of the worker's machine.",
+    "agl_worker_memory_percent": "The memory of the worker's machine that is used.",
+    "agl_gpu_utilization_percent": "The load of a GPU.",
+    "agl_gpu_memory_used_mib": "The memory of a GPU that is used.",
+    "agl_gpu_memory_total_mib": "The memory of a GPU.",
+    "agl_gpu_temperature_celsius": "The temperature of a GPU.",
+}
+
+
+def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], now: float) -> Iterator[_Value]:
+    for key, value in statistics.items():
+        if key.startswith("total_") and isinstance(value, int):
+            yield "agl_store_records", {"kind": key.removeprefix("total_")}, value
+    yield "agl_store_uptime_seconds", {}, statistics.get("uptime", 0.0)
+    live = statistics.get("live_rollouts", {})
+    for status in ("queuing", "requeuing", "preparing", "running"):
+        yield "agl_rollouts_live", {"status": status}, live.get(status, 0)
+    yield "agl_queue_depth", {}, sum(number for status, number in live.items() if status in _QUEUED)
+    for status in ("idle", "busy", "unknown"):
+        yield "agl_workers", {"status": status}, sum(worker.status == status for worker in workers)
+    gpus: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
+    for worker in workers:
+        heard, stats = worker.last_heartbeat_time, worker.heartbeat_stats or {}
+        if heard is None or now - heard > GONE_SECONDS:
+            continue
+        whose = {"worker": worker.worker_id, "host": well_formed(str(stats.get("host", "")))}
+        yield "agl_worker_silence_seconds", whose, now - heard
+        for key, name in _WORKER.items():
+            if _is_number(stats.get(key)):
+                yield name, whose, stats[key]
+        told_of = stats.get("gpus")
+        for number, gpu in enumerate(told_of if isinstance(told_of, list | tuple) else ()):
+            if not isinstance(gpu, Mapping):
+                continue
+            # Several workers of a machine tell of the same.
+            which = whose["host"], str(number)
+            gpus[which] = max(gpus.get(which, (0.0, {})), (heard, gpu), key=lambda told: told[0])
+    for (host, place), (_, gpu) in gpus.items():
+        for key, name in _GPU.items():
+            if _is_number(gpu.get(key)):
+                yield name, {"host": host, "gpu": place, "name": well_formed(str(gpu.get("gpu", "")))}, gpu[key]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a heartbeat, in which a runner may write what it likes, has a number that Prometheus can show."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

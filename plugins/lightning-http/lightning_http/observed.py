@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from lightning_core.errors import NotFound, StoreClosed, StoreError
@@ -121,20 +121,17 @@ class _Follower:
 
     async def run(self, is_over: asyncio.Event) -> None:
         """Look at intervals, and once more when it is over."""
-        over = asyncio.create_task(is_over.wait(), name="end of the progress")
-        try:
-            is_last = False
-            while not is_last:
-                await asyncio.wait({over}, timeout=FOLLOW_SECONDS)
-                is_last = over.done()
-                try:
-                    await self._look()
-                except StoreClosed:  # by the algorithm, perhaps
-                    return
-                except StoreError as exc:
-                    logger.warning("lightning.progress_not_known run_id=%s: %s", self._store.run_id, exc)
-        finally:
-            over.cancel()
+        is_last = False
+        while not is_last:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FOLLOW_SECONDS):
+                    is_last = await is_over.wait()
+            try:
+                await self._look()
+            except StoreClosed:  # by the algorithm, perhaps
+                return
+            except StoreError as exc:
+                logger.warning("lightning.progress_not_known run_id=%s: %s", self._store.run_id, exc)
 
     async def _look(self) -> None:
         running = {

@@ -11,11 +11,10 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, WithJsonSch
 
 from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.query import sortable
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout, Span
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout
 from lightning_core.types.span import without_fraction
 from lightning_http.auth import Role
 from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, MAX_PAGE
-from lightning_http.spans import read_spans
 
 AnyRollout = Annotated[AttemptedRollout | Rollout, Field(union_mode="left_to_right")]
 
@@ -111,8 +110,6 @@ class Operation:
         """Makes the method's result of the answer's JSON; of the items of a query's page, a list of records."""
         kind = self.returns if self.answer is None or self.claims else self.answer
         if self.is_query:
-            if self._record is Span:
-                return read_spans
             (record,) = kind.__pydantic_generic_metadata__["args"]
             kind = Sequence[record]  # type: ignore[valid-type]
         adapter: TypeAdapter[Any] = TypeAdapter(kind)

@@ -175,12 +175,6 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
         self._has_failed_to_show = False
 
     @property
-    def pid(self) -> int | None:
-        """Its process id."""
-        pid: int | None = self._process.pid
-        return pid
-
-    @property
     def exit_code(self) -> int | None:
         code: int | None = self._process.exitcode
         return code
@@ -232,7 +226,7 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
         how = f"exit code {code}"
         if code is not None and code < 0:
             how = f"signal {signal.Signals(-code).name if -code in set(signal.Signals) else -code}"
-        return f"{self.name} (process {self.pid}) ended with {how}{said}"
+        return f"{self.name} (process {self._process.pid}) ended with {how}{said}"
 
     def data_received(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -324,11 +318,6 @@ class RunnerPool:
         self._is_store_lost = False
         self.tokens: set[str] = set()
         """Of all processes that there were."""
-
-    @property
-    def processes(self) -> list[PooledProcess]:
-        """Those that have not ended, as far as is known."""
-        return list(self._running)
 
     async def run(self) -> None:
         """Start all processes, and return when all have come to an end by themselves.
@@ -460,12 +449,10 @@ async def join_run(
     *,
     key: str | None = None,
     run_id: str | None = None,
-    n_runners: int = 1,
-    concurrency: int = 1,
-    max_restarts: int = 10,
     graceful_seconds: float = 2.0,
     terminate_seconds: float = 1.0,
     on_joined: Callable[[str], None] = lambda run_id: None,
+    **numbers: int,
 ) -> None:
     """Work for a run until it ends.
 
@@ -477,12 +464,10 @@ async def join_run(
         make: Returns what makes processes for the runners' side and the store.
         key: What to say to it; None for the variable `AGL_KEY`.
         run_id: The run; None for the one that is served there.
-        n_runners: How many processes.
-        concurrency: How many rollouts each of them runs at once.
-        max_restarts: How many processes may be replaced.
         graceful_seconds: How long they may take to end, when this is cancelled.
         terminate_seconds: How long after they are terminated.
         on_joined: Is told the run, before the first process starts.
+        numbers: `n_runners`, `concurrency` and `max_restarts`; see `RunnerPool`.
 
     Raises:
         RunEnded: When it had ended before anything was started here.
@@ -501,13 +486,7 @@ async def join_run(
         raise ConfigError(str(exc)) from exc
     on_joined(run_id)
     async with http.LightningStoreClient(url, key=key, run_id=run_id) as store:
-        pool = RunnerPool(
-            make(runner, store),
-            n_runners=n_runners,
-            concurrency=concurrency,
-            max_restarts=max_restarts,
-            release=partial(release, store),
-        )
+        pool = RunnerPool(make(runner, store), release=partial(release, store), **numbers)
         try:
             await pool.run()
         finally:

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 import lightning_http as http
 from lightning_core.deprecated import deprecated
@@ -24,27 +26,23 @@ from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
 from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, join_run, process_context, process_maker, release
 
-_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_AtLeastOne = Annotated[int, Field(ge=1)]
+_Seconds = Annotated[float, Field(ge=0)]
 
 
-def _setting(name: str, given: Any, variable: str, default: Any) -> tuple[Any, str]:
-    """Return what was given, else the variable where it is set and not empty, else the default; and its source."""
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as exc:
+        raise ValueError(f"{name} is {value!r}: {exc.errors()[0]['msg']}") from exc
+
+
+def _setting(name: str, given: Any, variable: str, default: Any, kind: Any) -> Any:
+    """Return what was given, else the variable where it is set and not empty, else the default."""
     text = os.environ.get(variable)
     if given is None and text:
-        return text, f"the variable {variable}"
-    return default if given is None else given, name
-
-
-def _check_choice(value: str, source: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{source} is {value!r}; it is one of {', '.join(choices)}")
-
-
-def _as_port(value: object, source: str) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-    if type(number) is not int or not 0 <= number <= 65535:
-        raise ValueError(f"{source} is {value!r}; it is a port, from 0 (the system chooses) to 65535")
-    return number
+        return _checked(f"the variable {variable}", text, kind)
+    return _checked(name, default if given is None else given, kind)
 
 
 logger = logging.getLogger(__name__)
@@ -127,40 +125,24 @@ class ProcessesStrategy(ExecutionStrategy):
         start_method: StartMethod | None = None,
         max_restarts: int = 10,
     ) -> None:
-        self.role: Role
-        self.role, source = _setting("role", role, "AGL_CURRENT_ROLE", "both")
-        _check_choice(self.role, source, ("algorithm", "runner", "both"))
-        self.server_host, _ = _setting("server_host", server_host, "AGL_SERVER_HOST", "127.0.0.1")
-        self.server_port = _as_port(*_setting("server_port", server_port, "AGL_SERVER_PORT", 0))
-        managed, source = _setting("managed_store", managed_store, "AGL_MANAGED_STORE", None)
-        if isinstance(managed, str):
-            _check_choice(managed.lower(), source, tuple(_FLAGS))
-            managed = _FLAGS[managed.lower()]
+        self.role: Role = _setting("role", role, "AGL_CURRENT_ROLE", "both", Role)
+        self.server_host: str = _setting("server_host", server_host, "AGL_SERVER_HOST", "127.0.0.1", str)
+        port = Annotated[int, Field(ge=0, le=65535)]
+        self.server_port: int = _setting("server_port", server_port, "AGL_SERVER_PORT", 0, port)
+        managed = _setting("managed_store", managed_store, "AGL_MANAGED_STORE", None, bool | None)
         self.managed_store: bool | None = managed
-        for name, number, least in (
-            ("n_runners", n_runners, 1),
-            ("concurrency", concurrency, 1),
-            ("max_restarts", max_restarts, 0),
-        ):
-            if type(number) is not int or number < least:
-                raise ValueError(f"{name} is {number!r}; it is a whole number from {least} on")
-        for name, seconds in (("graceful_timeout", graceful_timeout), ("terminate_timeout", terminate_timeout)):
-            if not seconds >= 0:
-                raise ValueError(f"{name} is {seconds!r}; it is 0 seconds or more")
-        _check_choice(main_process, "main_process", ("algorithm", "runner"))
-        if start_method is not None:  # a fork would copy locks that threads of this process hold
-            _check_choice(start_method, "start_method", ("spawn", "forkserver"))
+        self.n_runners: int = _checked("n_runners", n_runners, _AtLeastOne)
+        self.concurrency: int = _checked("concurrency", concurrency, _AtLeastOne)
+        self.max_restarts: int = _checked("max_restarts", max_restarts, Annotated[int, Field(ge=0)])
+        self.graceful_timeout: float = _checked("graceful_timeout", graceful_timeout, _Seconds)
+        self.terminate_timeout: float = _checked("terminate_timeout", terminate_timeout, _Seconds)
+        self.main_process = _checked("main_process", main_process, Literal["algorithm", "runner"])
+        # A fork would copy locks that threads of this process hold.
+        self.start_method: StartMethod | None = _checked("start_method", start_method, StartMethod | None)
         if main_process == "runner" and (self.role != "both" or n_runners != 1):
             raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
         if self.role == "runner" and self.server_port == 0:
             self.server_port = STORE_PORT
-        self.main_process = main_process
-        self.n_runners = n_runners
-        self.concurrency = concurrency
-        self.graceful_timeout = graceful_timeout
-        self.terminate_timeout = terminate_timeout
-        self.start_method = start_method
-        self.max_restarts = max_restarts
 
     def serves(self, store: LightningStore) -> bool:
         """Whether this process serves a store to its runners, who then get the keys of attempts with their claims."""
@@ -372,21 +354,22 @@ async def _while_others_come_back(store: LightningStore, tokens: Iterable[str], 
         tokens: Parts of the ids of those that are not elsewhere.
         seconds: How long to wait at most.
     """
-    with suppress(TimeoutError):
+    try:
         async with asyncio.timeout(seconds):
             while True:
-                try:
-                    workers = await store.query_workers()
-                except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
-                    return
                 since = time.time() - BACK_SECONDS
-                if not any(
-                    worker.status == "busy" or (worker.last_idle_time or 0.0) > since
-                    for worker in workers
-                    if not any(token in worker.worker_id for token in tokens)
-                ):
+                others = _elsewhere(await store.query_workers(), tokens)
+                if not any(each.status == "busy" or (each.last_idle_time or 0.0) > since for each in others):
                     return
                 await asyncio.sleep(BACK_LOOK_SECONDS)
+    except (StoreError, TimeoutError) as exc:  # such as closed, by the algorithm, perhaps
+        logger.info("lightning.workers_not_known run_id=%s: %r", store.run_id, exc)
+
+
+def _elsewhere(workers: Iterable[Worker], tokens: Iterable[str]) -> list[Worker]:
+    """Return the workers whose ids have none of these tokens."""
+    tokens = tuple(tokens)
+    return [each for each in workers if not any(token in each.worker_id for token in tokens)]
 
 
 async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:
@@ -404,13 +387,12 @@ async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore
             workers = await store.query_workers()
         except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
             return
-        for worker in workers:
+        for worker in _elsewhere(workers, tokens):
             if worker.worker_id not in seen or seen[worker.worker_id][0] != worker:
                 seen[worker.worker_id] = worker, clock()
         if not any(
             worker.status == "busy" or (worker.status == "idle" and clock() - since < SILENT_SECONDS)
             for worker, since in seen.values()
-            if not any(token in worker.worker_id for token in tokens)
         ):
             return
         await asyncio.wait({leader}, timeout=LOOK_SECONDS)

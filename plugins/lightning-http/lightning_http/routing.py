@@ -167,18 +167,11 @@ class ErrorAnswer(BaseModel):
     detail: Any = Field(description="The message; for a body that is wrong, the list of its faults with their places.")
 
 
-WRONG_METHOD: dict[int | str, dict[str, Any]] = {
-    405: {
-        "model": ErrorAnswer,
-        "description": "The path does not take the method.",
-        "headers": {"Allow": {"description": "The methods that it takes.", "schema": {"type": "string"}}},
-    }
-}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    401: {"model": ErrorAnswer, "description": "There is no key, or it is not one of this store."},
-    403: {"model": ErrorAnswer, "description": "The caller may not do this."},
-    **WRONG_METHOD,
-    "4XX": {"model": ErrorAnswer, "description": "The request is refused, or wrong."},
+    "4XX": {
+        "model": ErrorAnswer,
+        "description": "The request is refused, or wrong; 401 without a key of this store, 403 where it may not do it.",
+    },
     "5XX": {"model": ErrorAnswer, "description": "The store cannot do it now; 503 may be asked again."},
 }
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -25,9 +26,9 @@ from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.call import ANSWERED, CLIENT_GONE, Call, answer_error
 from lightning_http.client import LightningStoreClient
-from lightning_http.exposition import Metrics
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import DEFAULT_PORT, LEASE_HEADER, OPEN_PATHS, RUN_HEADER, RUNNER_KEY_VARIABLE, TRACES_PATH
+from lightning_http.metrics import Metrics
 from lightning_http.service import Limits, Service
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 
@@ -110,7 +111,7 @@ class Gate:
         return [(RUN_HEADER.encode(), call.store.run_id.encode()), *lease]
 
 
-async def drain(service: Service, *, seconds: float, hurry: asyncio.Event) -> None:
+async def drain(service: Service, *, seconds: float) -> None:
     """Give no more claims, and wait for the attempts that run.
 
     Reports and spans are taken as before. An attempt that has not ended in time goes on, where its worker holds a
@@ -119,29 +120,15 @@ async def drain(service: Service, *, seconds: float, hurry: asyncio.Event) -> No
 
     Args:
         service: What the server's requests share.
-        seconds: How long to wait.
-        hurry: Set to stop waiting.
+        seconds: How long to wait, unless the service hurries.
     """
     service.draining.set()
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    hurried = asyncio.create_task(hurry.wait())
-    try:
-        while running := await _running(service):
-            service.reported.clear()
-            reported = asyncio.create_task(service.reported.wait())
-            try:
-                left = deadline - loop.time()
-                await asyncio.wait([reported, hurried], timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                reported.cancel()
-                await asyncio.gather(reported, return_exceptions=True)
-            if hurried.done() or loop.time() >= deadline:
-                break
-    finally:
-        hurried.cancel()
-        await asyncio.gather(hurried, return_exceptions=True)
-    for store, rollout in running:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while await _running(service) and not service.hurries:
+                await service.reported.wait()
+                service.reported.clear()
+    for store, rollout in await _running(service):
         await _release(store, rollout)
 
 
@@ -353,15 +340,17 @@ class LightningStoreServer(Startable, ForwardingStore):
         self._service.closing.set()
         await listener.close(seconds=_STOP_SECONDS)
 
-    async def drain(self, *, hurry: asyncio.Event | None = None) -> None:
-        """Give no more claims, wait for running attempts for at most `drain_seconds`, then stop.
-
-        Args:
-            hurry: Set it to wait no longer.
-        """
+    async def drain(self) -> None:
+        """Give no more claims, wait for running attempts for at most `drain_seconds`, then stop."""
         if self._service is not None and self._listener is not None and self._thread is None:
-            await drain(self._service, seconds=self._drain_seconds, hurry=hurry or asyncio.Event())
+            await drain(self._service, seconds=self._drain_seconds)
         await self.stop()
+
+    def hurry(self) -> None:
+        """Let `drain` wait no longer."""
+        if self._service is not None:
+            self._service.hurries = True
+            self._service.reported.set()
 
     async def run_forever(self) -> None:
         """Serve until the process is told to end (SIGTERM, Ctrl-C), then drain. A second signal ends the wait.
@@ -370,10 +359,12 @@ class LightningStoreServer(Startable, ForwardingStore):
         """
         if self._listener is None:
             await self._start()
-        told, hurry = asyncio.Event(), asyncio.Event()
+        told = asyncio.Event()
 
         def on_signal() -> None:
-            (hurry if told.is_set() else told).set()
+            if told.is_set():
+                self.hurry()
+            told.set()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -382,7 +373,7 @@ class LightningStoreServer(Startable, ForwardingStore):
             # Also while no client waits: a process that stood still notices it, and takes nothing from living workers.
             async with self.store.keeping_deadlines():
                 await told.wait()
-            await self.drain(hurry=hurry)
+            await self.drain()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)

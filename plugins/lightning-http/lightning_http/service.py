@@ -2,32 +2,28 @@
 
 import asyncio
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import LightningStore
 from lightning_http.auth import Keys
-from lightning_http.body import ConnectionLimits
-from lightning_http.exposition import Metrics
+from lightning_http.body import ConnectionLimits, Seconds
+from lightning_http.metrics import Metrics
 
 _MAX_VIEWS = 256
 _RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class Limits(ConnectionLimits):
     """How much one request may ask for."""
 
-    max_wait_seconds: float = 300.0
+    max_wait_seconds: Seconds = 300.0
     """The longest that a request waits; its answer then says that it has to be asked again."""
-
-    def __post_init__(self) -> None:
-        for limit in fields(self):
-            if getattr(self, limit.name) <= 0:
-                raise InvalidRequest(f"{limit.name} is {getattr(self, limit.name)}; it is more than 0")
 
 
 @dataclass
@@ -55,6 +51,8 @@ class Service:
     """Set when nothing is waited for any more."""
     reported: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each report on an attempt, so that `drain` looks again."""
+    hurries: bool = False
+    """Whether running attempts are not waited for any more."""
     _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
 
     def view(self, run_id: str | None) -> LightningStore:
@@ -79,8 +77,3 @@ class Service:
     def views(self) -> list[LightningStore]:
         """Return the store as all runs see it that were asked about lately."""
         return [self.store, *self._views.values()]
-
-    @staticmethod
-    def now() -> float:
-        """Return the time that keys are good by, in seconds since the epoch."""
-        return time.time()

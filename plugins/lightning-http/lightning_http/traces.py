@@ -1,6 +1,5 @@
 """Spans from any OpenTelemetry SDK or collector, by its own protocol."""
 
-import gzip
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -50,11 +49,11 @@ async def keep_traces(request: Request, call: Call) -> Response:
     try:
         export = otlp.parse(await body_of(request, call.service.limits.max_body_bytes), media_type)
     except otlp.MalformedTraces as exc:
-        return _answer(request, 400, otlp.failure(str(exc), media_type), media_type)
+        return Response(otlp.failure(str(exc), media_type), 400, media_type=media_type)
     who = call.identity
     received = otlp.spans_of(export, rollout_id=who.rollout_id, attempt_id=who.attempt_id)
     received.rejected += await _keep(call.store, received.spans, who)
-    return _answer(request, 200, otlp.answer(received.rejected, media_type), media_type)
+    return Response(otlp.answer(received.rejected, media_type), media_type=media_type)
 
 
 async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Counter[str]:
@@ -86,10 +85,3 @@ def _by_attempt(spans: Sequence[Span]) -> list[list[Span]]:
     for span in spans:
         groups[span.rollout_id, span.attempt_id].append(span)
     return list(groups.values())
-
-
-def _answer(request: Request, status: int, body: bytes, media_type: str) -> Response:
-    """Pack the answer where the client takes it so."""
-    if not body or "gzip" not in request.headers.get("accept-encoding", ""):
-        return Response(body, status, media_type=media_type)
-    return Response(gzip.compress(body, mtime=0), status, {"content-encoding": "gzip"}, media_type)

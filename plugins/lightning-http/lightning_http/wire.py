@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lightning_core.errors import InvalidRequest
+from lightning_core.texts import cut
 from lightning_core.types import Span
 from lightning_core.types.text import well_formed_value
-
-T = TypeVar("T")
 
 
 def encode(value: Any) -> bytes:
@@ -67,20 +66,6 @@ def faults_of(exc: ValidationError, *place: str) -> list[dict[str, Any]]:
 
 def in_words(fault: Mapping[str, Any]) -> str:
     """Say what is wrong with a value in one line: the place, what was there."""
-    place = ".".join(str(part) for part in fault["loc"]) or "it"
-    if fault["type"] == "missing":
-        return f"{place} is missing"
-    if fault["type"] == "extra_forbidden":
-        return f"{place} is not a field of it"
-    if fault["type"] == "too_long":
-        most = fault["ctx"]["max_length"]
-        return f"{place} has more than {most:,} items, the most in one request; send the rest in further requests"
-    return f"{place} is {_shown(fault['input'])}: {fault['msg']}"
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception as exc:  # a user's class
-        return f"a {type(value).__name__} that cannot be shown ({type(exc).__name__})"
-    return text if len(text) <= 200 else text[:197] + "..."
+    place = ".".join(map(str, fault["loc"])) or "it"
+    got = "" if fault["type"] == "missing" else f" is {cut(repr(fault['input']), 200)}"
+    return f"{place}{got}: {fault['msg']}"

@@ -88,11 +88,10 @@ async def test_what_does_not_end_in_time_is_left_to_its_lease_or_released(memory
 async def test_a_second_word_ends_the_wait(busy, memory):
     async with LightningStoreClient(busy.url) as client:
         await client.dequeue_rollout("w-1")
-        hurry = asyncio.Event()
-        draining = asyncio.create_task(busy.drain(hurry=hurry))
+        draining = asyncio.create_task(busy.drain())
         await client.statistics()
         assert not draining.done()
-        hurry.set()
+        busy.hurry()
         await draining
 
 

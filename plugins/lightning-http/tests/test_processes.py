@@ -554,15 +554,15 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"role": "boss"}, "role is 'boss'; it is one of algorithm, runner, both"),
-        ({"n_runners": 0}, "n_runners is 0; it is a whole number from 1 on"),
-        ({"concurrency": 1.5}, "concurrency is 1.5; it is a whole number from 1 on"),
-        ({"max_restarts": -1}, "max_restarts is -1; it is a whole number from 0 on"),
-        ({"graceful_timeout": -1}, "graceful_timeout is -1; it is 0 seconds or more"),
-        ({"server_port": 70000}, "server_port is 70000; it is a port, from 0 (the system chooses) to 65535"),
-        ({"main_process": "both"}, "main_process is 'both'; it is one of algorithm, runner"),
+        ({"role": "boss"}, "role is 'boss': Input should be 'algorithm', 'runner' or 'both'"),
+        ({"n_runners": 0}, "n_runners is 0: Input should be greater than or equal to 1"),
+        ({"concurrency": 1.5}, "concurrency is 1.5: Input should be a valid integer"),
+        ({"max_restarts": -1}, "max_restarts is -1: Input should be greater than or equal to 0"),
+        ({"graceful_timeout": -1}, "graceful_timeout is -1: Input should be greater than or equal to 0"),
+        ({"server_port": 70000}, "server_port is 70000: Input should be less than or equal to 65535"),
+        ({"main_process": "both"}, "main_process is 'both': Input should be 'algorithm' or 'runner'"),
         ({"main_process": "runner", "n_runners": 2}, "main_process is 'runner', which keeps one runner here"),
-        ({"start_method": "fork"}, "start_method is 'fork'; it is one of spawn, forkserver"),
+        ({"start_method": "fork"}, "start_method is 'fork': Input should be 'spawn' or 'forkserver'"),
     ],
     ids=str,
 )
@@ -592,8 +592,8 @@ def test_variables_say_what_arguments_do_not(monkeypatch: pytest.MonkeyPatch):
     ("name", "value", "message"),
     [
         ("AGL_CURRENT_ROLE", "boss", "the variable AGL_CURRENT_ROLE is 'boss'"),
-        ("AGL_SERVER_PORT", "http", "the variable AGL_SERVER_PORT is 'http'; it is a port"),
-        ("AGL_MANAGED_STORE", "maybe", "the variable AGL_MANAGED_STORE is 'maybe'; it is one of 1, true"),
+        ("AGL_SERVER_PORT", "http", "the variable AGL_SERVER_PORT is 'http': Input should be a valid integer"),
+        ("AGL_MANAGED_STORE", "maybe", "the variable AGL_MANAGED_STORE is 'maybe': Input should be a valid boolean"),
     ],
 )
 def test_wrong_variable_is_named(name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch):

@@ -246,7 +246,7 @@ async def test_wrong_key_is_one_line_and_status_2(folder: Path):
         (["--store", "http://127.0.0.1:1", "--run", ""], "--run is empty"),
         (
             ["--store", "http://127.0.0.1:1", "--n-runners", "0"],
-            "Invalid value for '--n-runners': 0 is not in the range x>=1.",
+            "Invalid value for '--n-runners': 0 is not in the range x>=1",
         ),
         (["--store", "http://127.0.0.1:1", "--concurrency", "-1"], "'--concurrency': -1 is not in"),
         (["--store", "http://127.0.0.1:1", "--max-restarts", "-1"], "'--max-restarts': -1 is not in"),
