@@ -108,11 +108,7 @@ def pidfd(pid: int | None) -> list[int]:
 
 
 def main(
-    end: socket.socket,
-    token: str,
-    numbers: Sequence[int],
-    environment: Mapping[str, str],
-    settings: Mapping[str, Any],
+    end: socket.socket, token: str, numbers: Sequence[int], environment: Mapping[str, str], settings: Mapping[str, Any]
 ) -> None:
     """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
 

@@ -155,13 +155,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        key: str,
-        retry_seconds: float,
-        request_seconds: float,
-        first_backoff_seconds: float,
+        self, url: str, *, key: str, retry_seconds: float, request_seconds: float, first_backoff_seconds: float
     ) -> None:
         if not _is_address(url):
             raise ConfigError(f"{url!r} is not the address of a store; give one like http://127.0.0.1:4747")

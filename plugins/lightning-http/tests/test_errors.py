@@ -199,24 +199,6 @@ async def test_an_outage_is_an_error_that_says_so(memory):
     await client.aclose()
 
 
-async def test_something_else_on_the_port_is_told_apart(ask):
-    from aiohttp import web
-
-    async def other(_: web.Request) -> web.Response:
-        return web.Response(status=404, text="nothing here")
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", other)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    with pytest.raises(StoreError, match="answered 404: 'nothing here'; is it a Lightning store"):
-        await client.dequeue_rollout()
-    await client.aclose()
-    await runner.cleanup()
-
-
 async def test_bodies_and_pages_have_a_limit(memory, ask, monkeypatch):
     limits = Limits(max_body_bytes=2000)
     async with LightningStoreServer(memory, limits=limits) as server:
@@ -296,13 +278,18 @@ async def test_a_packed_body_is_unpacked_up_to_the_limit(memory, ask):
 
 
 @pytest.mark.parametrize(
-    ("content_type", "text"), [("text/html", "<html>hello</html>"), ("application/json", '{"hello": "there"}')]
+    ("status", "content_type", "text"),
+    [
+        (404, "text/plain", "nothing here"),
+        (200, "text/html", "<html>hello</html>"),
+        (200, "application/json", '{"hello": "there"}'),
+    ],
 )
-async def test_a_web_server_that_answers_everything_is_told_apart(content_type, text):
+async def test_something_else_on_the_port_is_told_apart(status, content_type, text):
     from aiohttp import web
 
     async def other(_: web.Request) -> web.Response:
-        return web.Response(text=text, content_type=content_type)
+        return web.Response(status=status, text=text, content_type=content_type)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", other)
@@ -311,7 +298,7 @@ async def test_a_web_server_that_answers_everything_is_told_apart(content_type, 
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
     for call in (client.dequeue_rollout(), client.statistics(), client.dequeue_rollout(wait_seconds=5)):
-        with pytest.raises(StoreError, match=f"answered 200: '{text}'; is it a Lightning store"):
+        with pytest.raises(StoreError, match=f"answered {status}: '{text}'; is it a Lightning store"):
             await call
     await client.aclose()
     await runner.cleanup()
