@@ -11,7 +11,7 @@ from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, nested
 from lightning_core.adapter.calls import call_of
 from lightning_core.adapter.conversation import chat_text
-from lightning_core.adapter.dialects import DIALECTS, is_call_span
+from lightning_core.adapter.dialects import DIALECTS, TOOL_INPUTS, TOOL_RESULTS, is_call_span
 from lightning_core.adapter.tree import TraceTree
 from lightning_core.rewards import get_rewards_from_span
 from lightning_core.semconv import LightningSpanAttributes
@@ -52,11 +52,6 @@ _OPERATION_NAMES = (LightningSpanAttributes.OPERATION_NAME.value, "traceloop.ent
 """Under one of these an operation has its name, which is a tool by its kind."""
 _KINDS = ("kind", "traceloop.span.kind", "agentops.span.kind")
 _TOOL_IDS = (genai.TOOL_CALL_ID, "tool.call.id", "tool.id")
-_TOOL_RESULTS = (
-    *(genai.TOOL_CALL_RESULT, "tool.result", genai.OPERATION_OUTPUT),
-    *("output.value", "traceloop.entity.output"),
-)
-_TOOL_INPUTS = ("tool.parameters", genai.OPERATION_INPUT, "traceloop.entity.input")
 
 
 def with_current_names(span: Span) -> Span:
@@ -135,20 +130,20 @@ def _tool_name(attributes: Mapping[str, Any]) -> str | None:
 
 def _tool_attributes(given: Mapping[str, Any], tool: str) -> dict[str, Any]:
     # OpenInference's parameters are the tool's schema.
-    inputs = ("input.value",) if genai.OPENINFERENCE_KIND in given else _TOOL_INPUTS
+    inputs = (genai.TOOL_CALL_ARGUMENTS, "input.value") if genai.OPENINFERENCE_KIND in given else TOOL_INPUTS
     found = {
         genai.OPERATION_NAME: "execute_tool",
         genai.TOOL_NAME: tool,
         genai.TOOL_CALL_ID: next((given[name] for name in _TOOL_IDS if name in given), None),
-        genai.TOOL_CALL_ARGUMENTS: nested(given, genai.TOOL_CALL_ARGUMENTS, *inputs),
-        genai.TOOL_CALL_RESULT: nested(given, *_TOOL_RESULTS),
+        genai.TOOL_CALL_ARGUMENTS: nested(given, *inputs),
+        genai.TOOL_CALL_RESULT: nested(given, *TOOL_RESULTS),
     }
     texts = {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in found.items()
         if value is not None
     }
-    values = [*inputs, *_TOOL_RESULTS]
+    values = [*inputs, *TOOL_RESULTS]
     return _without(given, values, {*_TOOL_NAMES, *_TOOL_IDS, *values, genai.OPENINFERENCE_KIND}) | texts
 
 

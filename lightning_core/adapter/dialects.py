@@ -115,6 +115,13 @@ DIALECTS = (
     ),
 )
 
+TOOL_INPUTS = (genai.TOOL_CALL_ARGUMENTS, "tool.parameters", genai.OPERATION_INPUT, "traceloop.entity.input")
+TOOL_RESULTS = (
+    *(genai.TOOL_CALL_RESULT, "tool.result", genai.OPERATION_OUTPUT),
+    *("output.value", "traceloop.entity.output"),
+)
+"""Under one of these the span of a tool, or of an operation, has what it returned; of `TOOL_INPUTS`, what it took."""
+
 MODELS = tuple(name for each in DIALECTS for name in each.models)
 """The attributes that name a model."""
 _RESPONSE_IDS = tuple(name for each in DIALECTS for name in each.response_ids)

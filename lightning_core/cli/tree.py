@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
 from lightning_core.adapter.calls import has_failed
+from lightning_core.adapter.dialects import TOOL_INPUTS, TOOL_RESULTS
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import is_late
 from lightning_core.runner.outcome import is_the_users
@@ -217,12 +218,8 @@ def _place(trace: str) -> list[Text]:
 
 def _operation_lines(span: Span, most: int) -> list[Text]:
     """Show what went into an operation and what came out, or a tool's parameters and result."""
-    names = {
-        "in": (LightningSpanAttributes.OPERATION_INPUT.value, "tool.parameters", "gen_ai.tool.call.arguments"),
-        "out": (LightningSpanAttributes.OPERATION_OUTPUT.value, "tool.result", "gen_ai.tool.call.result"),
-    }
     lines = []
-    for word, prefixes in names.items():
+    for word, prefixes in (("in", TOOL_INPUTS), ("out", TOOL_RESULTS)):
         found = {
             name.removeprefix(prefix).lstrip("."): value
             for prefix in prefixes
