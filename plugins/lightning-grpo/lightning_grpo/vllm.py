@@ -86,9 +86,9 @@ class VllmGenerator(VllmEngine):
         try:
             await (self._load_adapter() if self._policy.has_lora else self._reload(str(self._folder)))
         except (ProxyError, EngineRefused) as exc:
-            said = (await exc.answer.read()).decode()[:500] if isinstance(exc, EngineRefused) else ""
+            said = (await exc.answer.read()).decode()[:500] if isinstance(exc, EngineRefused) else "start it again"
             raise ConfigError(
-                f"the vLLM server at {self._url} does not take the weights in {self._folder}: {exc} {said}; it has to "
+                f"the vLLM server at {self._url} does not take the weights in {self._folder}: {exc}: {said}; it has to "
                 f"see that folder, and needs {needs}"
             ) from exc
         self.version = version
