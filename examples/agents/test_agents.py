@@ -156,6 +156,32 @@ async def test_program_with_google_adk_has_its_prompt_and_tool_and_is_recorded(t
     assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
 
 
+@pytest.mark.parametrize(("library", "program"), [("inspect", "inspect_sample.py"), ("verifiers", "verifiers_task.py")])
+async def test_program_that_runs_a_task_of_a_library_has_its_score_and_is_recorded(
+    library: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = os.environ.get(f"AGL_{library.upper()}_PYTHON")
+    if python is None:
+        pytest.skip(f"AGL_{library.upper()}_PYTHON does not name a Python that has it")
+    monkeypatch.setenv("PATH", f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}")  # there may be a uv
+    shutil.copy(FOLDER / program, tmp_path)
+    uv = json.dumps([name for name in os.environ if name.startswith("UV_")])
+    config = (FOLDER / f"{library}.yaml").read_text(encoding="utf-8")
+    config = config.replace("agent:\n", f"agent:\n  pass_variables: {uv}\n", 1)
+    async with FakeEngine(["14", "It is 13."]) as engine:
+        config = config.replace("http://127.0.0.1:8000/v1", engine.url).replace(f"{library}/bin/python", python)
+        (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
+        job = load_job(tmp_path / "config.yaml")
+        result = await job.trainer.fit_async(job.agent, job.train_dataset)
+        asked = [[message["content"] for message in received.fields["messages"]] for received in engine.received]
+
+    assert result.metrics["train_reward"] == 0.5
+    assert asked == [["Answer with the number alone.", f"What is {a} times 7?"] for a in (2, 6)]
+    for rollout in await job.trainer.store.query_rollouts():
+        (call,) = read_model_calls(list(await job.trainer.store.query_spans(rollout.rollout_id)))
+        assert list(call.response_token_ids or ()) in (tokens_of("14"), tokens_of("It is 13."))
+
+
 @pytest.mark.parametrize(
     ("script", "program", "tool", "argument"),
     [

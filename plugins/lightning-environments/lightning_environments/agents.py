@@ -1,10 +1,26 @@
 """Agents that environments come with."""
 
+import functools
+import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_core.agent import rollout
 from lightning_core.types import LLM, PromptTemplate
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+# Loading the certificates takes 20 ms, so once for all tasks.
+_certificates = functools.cache(ssl.create_default_context)
+
+
+def client_of(llm: LLM) -> "AsyncOpenAI":
+    """Return a client of the run's model."""
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # late: it takes a second
+
+    http = DefaultAsyncHttpxClient(verify=_certificates())
+    return AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", http_client=http)
 
 
 @rollout
@@ -13,11 +29,9 @@ async def one_call(task: Any, llm: LLM, prompt_template: PromptTemplate) -> str:
 
     The template's placeholders are fields of the task; of a task without fields, `question` is all of it.
     """
-    from openai import AsyncOpenAI  # late: it takes a second
-
     given = task if isinstance(task, Mapping) else {"question": task}
     prompt = prompt_template.format(**{name: given[name] for name in prompt_template.placeholders() & given.keys()})
-    async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
+    async with client_of(llm) as client:
         completion = await client.chat.completions.create(
             model=llm.model, messages=[{"role": "user", "content": prompt}], **llm.sampling_parameters
         )

@@ -15,6 +15,7 @@ from lightning_core.agent import Environment, LitAgent, rollout
 from lightning_core.emitter import emit_message
 from lightning_core.errors import Fault, LightningError
 from lightning_core.types import LLM, PromptTemplate
+from lightning_environments.agents import client_of
 from lightning_environments.extras import library
 
 _REFUSALS = frozenset({"INVALID_JSON", "UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR"})
@@ -134,12 +135,7 @@ class OpenEnv(Environment):
 async def _play(
     url: str, max_steps: int, seconds: float, task: dict[str, int], llm: LLM, prompt_template: PromptTemplate
 ) -> float:
-    from openai import AsyncOpenAI  # late: it takes a second
-
-    async with (
-        Session(url, seconds=seconds) as session,
-        AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
-    ):
+    async with Session(url, seconds=seconds) as session, client_of(llm) as client:
         seen = await session.reset(task["seed"])
         tools = await session.tools()
         first = prompt_template.format(observation=json.dumps(seen.get("observation")))

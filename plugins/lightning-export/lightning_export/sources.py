@@ -6,8 +6,10 @@ https://langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fie
 `search_traces().to_json(orient="records")`) and OTLP (JSON lines of a collector).
 """
 
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,11 +80,16 @@ def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[st
     """Yield the records of a file: of JSON, or of a line of JSON each; with the place of each.
 
     Raises:
-        ConfigError: When the file is larger than `limit` bytes.
+        ConfigError: When the file, unpacked where it ends in `.gz`, is larger than `limit` bytes, or cannot be unpacked.
     """
-    if path.stat().st_size > limit:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+        raise ConfigError(f"{path} cannot be unpacked: {exc}; export it again") from exc
+    if len(data) > limit:
         raise ConfigError(f"{path} has more than {limit:,} bytes; split it into files of whole traces")
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    text = data.decode("utf-8-sig", errors="replace")
     try:
         found = [(str(path), json.loads(text))]
     except (ValueError, RecursionError):

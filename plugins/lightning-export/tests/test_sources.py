@@ -1,6 +1,7 @@
 """`agl import --from`: files as products export them; and `agl tasks`, which makes samples of a run."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,18 @@ def test_a_file_of_another_source_says_what_it_looks_like_and_leaves_no_run(sour
     assert done.exit_code == 2
     assert hint in done.output
     assert not list(Path("runs").glob("*"))
+
+
+def test_a_compressed_file_is_read_and_one_that_is_cut_off_is_refused(folder: Path) -> None:
+    packed = gzip.compress((RECORDED / "mlflow-traces.jsonl").read_bytes())
+    (folder / "cut.jsonl.gz").write_bytes(packed[:-9])
+    done = CliRunner().invoke(agl, ["import", "--from", "mlflow", "cut.jsonl.gz"])
+    assert done.exit_code == 2
+    assert "cut.jsonl.gz cannot be unpacked" in done.output
+    assert runs_in(Path("runs").absolute()) == []
+    (folder / "traces.jsonl.gz").write_bytes(packed)
+    _, run = imported("mlflow", str(folder / "traces.jsonl.gz"))
+    assert [each.rollout.input for each in rollouts(run)] == [{"question": QUESTION}]
 
 
 def test_an_imported_run_is_exported_and_shown_like_any_other(folder: Path) -> None:
