@@ -80,15 +80,3 @@ def test_shutdown_waits_for_nothing_and_drops_what_has_not_begun() -> None:
         executor.submit(call)
     go.set()
     assert running.result(LIMIT_SECONDS) == "done"
-
-
-def test_call_that_was_cancelled_before_its_turn_is_skipped() -> None:
-    executor = DaemonExecutor(max_threads=1)
-    go = threading.Event()
-    first = executor.submit(go.wait, LIMIT_SECONDS)
-    second = executor.submit(pytest.fail, "it was called")
-    third = executor.submit(str, "third")
-    assert second.cancel()
-    go.set()
-    assert first.result(LIMIT_SECONDS)
-    assert third.result(LIMIT_SECONDS) == "third"

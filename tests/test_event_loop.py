@@ -78,24 +78,6 @@ def test_task_that_refuses_to_end_is_left_behind_and_logged(
     gc.collect()  # so that asyncio's own complaint about it does not come in the middle of another test
 
 
-def test_what_a_left_over_task_raises_while_it_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def fails() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            raise OSError("the socket is gone")
-
-    async def main() -> None:
-        tasks.append(asyncio.create_task(fails(), name="sender"))
-        await asyncio.sleep(0)
-
-    tasks: list[asyncio.Task[None]] = []
-    with event_loop() as runner:
-        runner.run(main())
-    assert "lightning.task_ended_badly task=sender" in caplog.text
-    assert "the socket is gone" in caplog.text
-
-
 def test_async_generators_that_are_left_are_closed() -> None:
     closed: list[str] = []
 

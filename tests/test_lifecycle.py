@@ -139,8 +139,7 @@ def test_only_queued_rollouts_are_claimed_and_only_ended_ones_take_no_attempt(st
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
 @pytest.mark.parametrize(
-    ("condition", "max_attempts", "expected"),
-    [(True, 1, "failed"), (True, 2, "requeuing"), (False, 2, "failed")],
+    ("condition", "max_attempts", "expected"), [(True, 1, "failed"), (True, 2, "requeuing"), (False, 2, "failed")]
 )
 def test_a_retry_needs_the_condition_and_an_attempt_left(
     status: AttemptStatus, condition: bool, max_attempts: int, expected: str
@@ -365,15 +364,7 @@ def test_a_fault_keeps_what_the_attempt_said_before() -> None:
     assert record.attempts[0].metadata == {"gpu": 3}
 
 
-@pytest.mark.parametrize(
-    ("told", "kept"),
-    [
-        ((3.0,), 3.0),
-        ((3.0, 2.0), 3.0),
-        ((-5.0,), 0.0),
-        ((9e18,), 7.0),
-    ],
-)
+@pytest.mark.parametrize(("told", "kept"), [((3.0,), 3.0), ((3.0, 2.0), 3.0), ((-5.0,), 0.0), ((9e18,), 7.0)])
 def test_when_an_attempt_was_alive_is_between_its_last_sign_and_now(told: tuple[float, ...], kept: float) -> None:
     record = begun(queued())
     for at in told:

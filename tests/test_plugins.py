@@ -98,12 +98,6 @@ async def test_plugins_are_told_in_the_given_order_and_awaited() -> None:
     assert hooks.failures == []
 
 
-def test_plugins_can_be_iterated_over_as_those_that_were_given() -> None:
-    first, second = Listener(), Listener()
-    assert list(Hooks([first, second])) == [first, second]
-    assert list(Hooks()) == []
-
-
 async def test_tryfirst_and_trylast_go_around_the_given_order() -> None:
     log: list[str] = []
 
@@ -217,19 +211,6 @@ async def test_a_hook_cannot_end_the_process() -> None:
     hooks = Hooks(types.SimpleNamespace(lightning_run_start=leave))
     with pytest.raises(LightningError, match="plugin 'SimpleNamespace' tried to end the process"):
         await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
-
-
-async def test_one_plugin_needs_no_list() -> None:
-    counter = StepCounter()
-    await Hooks(counter).emit("lightning_step_end", step=1, metrics={})
-    assert counter.steps == [1]
-    assert not Hooks(None).has("lightning_step_end")
-
-
-def test_hooks_of_hooks_are_these_hooks() -> None:
-    hooks = Hooks()
-    assert Hooks.of(hooks) is hooks
-    assert Hooks.of([StepCounter()]).has("lightning_step_end")
 
 
 def test_what_nobody_implements_is_known_beforehand() -> None:

@@ -11,18 +11,9 @@ import pytest
 from lightning_core.agent import LitAgent, rollout
 from lightning_core.emitter import emit_message, emit_reward, find_final_reward
 from lightning_core.errors import Fault
-from lightning_core.lifecycle import MAX_FAULTS
 from lightning_core.runner import Runner
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.types import (
-    Attempt,
-    AttemptedRollout,
-    NamedResources,
-    PromptTemplate,
-    Rollout,
-    RolloutConfig,
-    Span,
-)
+from lightning_core.types import Attempt, AttemptedRollout, NamedResources, PromptTemplate, Rollout, RolloutConfig, Span
 
 T = TypeVar("T")
 
@@ -169,18 +160,6 @@ class RunnerSuite:
         assert over.status == "failed"
         assert failure_of(over)["type"] == "InvalidResult"
 
-    async def test_a_failed_attempt_is_tried_again_as_the_rollout_allows(self) -> None:
-        @rollout
-        async def agent(task: Any, rollout: AttemptedRollout) -> float:
-            if rollout.attempt.sequence_id < 3:
-                raise ValueError("flaky")
-            return 1.0
-
-        store = await self.make_store()
-        config = RolloutConfig(max_attempts=3, retry_condition=["failed"])
-        over = await self.run(agent, store, config=config)
-        assert (over.status, attempt_of(over).sequence_id) == ("succeeded", 3)
-
     @pytest.mark.parametrize("agent_kind", ["sync", "async"])
     async def test_an_agent_runs_out_of_its_time(self, agent_kind: str) -> None:
         release = threading.Event()
@@ -214,14 +193,6 @@ class RunnerSuite:
         first, second = await store.query_attempts(over.rollout_id)
         assert "the model's server went away" in (first.metadata or {})["fault"]
         assert second.status == "succeeded"
-
-    async def test_a_rollout_that_always_has_a_fault_fails_in_the_end(self) -> None:
-        def fault(task: Any) -> None:
-            raise Fault("no such server")
-
-        store = await self.make_store()
-        over = await self.run(agent_of("async", fault), store)
-        assert (over.status, attempt_of(over).sequence_id) == ("failed", MAX_FAULTS + 1)
 
     async def test_spans_that_cannot_be_stored_are_a_fault(self) -> None:
         class Forgetful(InMemoryLightningStore):
@@ -296,13 +267,6 @@ class RunnerSuite:
 
     # Its own life
 
-    async def test_work_is_waited_for(self) -> None:
-        store = await self.make_store()
-        async with self.running(agent_of("async", lambda task: task), store):
-            for number in range(3):
-                queued = await store.enqueue_rollout(number)
-                assert (await ended(store, queued.rollout_id)).status == "succeeded"
-
     async def test_it_ends_at_its_limit(self) -> None:
         store = await self.make_store()
         for number in range(3):
@@ -363,10 +327,7 @@ class RunnerSuite:
 
         store = await self.make_store()
         runner = self.make_runner()
-        with (
-            runner.run_context(agent=agent_of("async", fail), store=store),
-            pytest.raises(KeyError, match="answer"),
-        ):
+        with runner.run_context(agent=agent_of("async", fail), store=store), pytest.raises(KeyError, match="answer"):
             await soon(runner.step("task"))
 
     async def test_many_runners_keep_their_rollouts_apart(self) -> None:

@@ -1,8 +1,6 @@
 """The `agl` command itself: its subcommands, and what its exit status says."""
 
 import importlib.metadata
-import runpy
-import sys
 from pathlib import Path
 
 import click
@@ -69,11 +67,6 @@ def test_our_errors_are_one_line_and_an_exit_status(what: str, status: int, line
 
 
 @pytest.mark.usefixtures("commands")
-def test_interrupt_exits_with_130() -> None:
-    assert CliRunner().invoke(agl, ["fail", "interrupt"]).exit_code == 130
-
-
-@pytest.mark.usefixtures("commands")
 def test_what_nobody_expected_keeps_its_traceback() -> None:
     assert isinstance(CliRunner().invoke(agl, ["fail", "bug"]).exception, ZeroDivisionError)
 
@@ -111,25 +104,9 @@ def test_help_lists_the_commands_and_survives_a_broken_one() -> None:
     assert "Not listed" not in result.stdout
 
 
-@pytest.mark.usefixtures("commands")
-@pytest.mark.parametrize("name", ["fial", "broken"])
-@pytest.mark.usefixtures("commands")
-def test_completion_after_a_command_that_cannot_be_had_is_silent(name: str) -> None:
-    with agl.make_context("agl", [name], resilient_parsing=True) as context:
-        assert agl.get_command(context, name) is None
-
-
 def test_version_is_that_of_the_distribution() -> None:
     result = CliRunner().invoke(agl, ["--version"])
     assert result.stdout == f"lightning-core {importlib.metadata.version('lightning-core')}\n"
-
-
-def test_python_m_is_the_same_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["lightning_core", "--version"])
-    with pytest.raises(SystemExit) as exited:
-        runpy.run_module("lightning_core", run_name="__main__")
-    assert exited.value.code == 0
-    assert capsys.readouterr().out.startswith("lightning-core ")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What is shown while a run goes on: on a terminal, elsewhere, and for programs."""
 
-import asyncio
 import contextlib
 import io
 import json
@@ -26,13 +25,11 @@ from lightning_core.algorithm.estimates import estimate
 from lightning_core.cli.console import JsonLines
 from lightning_core.cli.display import JsonDisplay, reporting
 from lightning_core.display.live import Display, LineDisplay, LiveDisplay
-from lightning_core.display.panel import panel, sparkline
+from lightning_core.display.panel import panel
 from lightning_core.errors import AlgorithmError
-from lightning_core.plugins import Hooks
 from lightning_core.runs import BudgetUse, Failure, RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
-from lightning_core.texts import metric_words
 from lightning_core.trainer import Trainer
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, Span, samples_of
 
@@ -130,17 +127,6 @@ def test_elsewhere_a_line_comes_from_time_to_time_although_no_rollout_ends() -> 
     assert lines.getvalue().splitlines()[-1] == "[   0.0 s] 0 of 26 done, 8 under way"
 
 
-def test_numbers_have_separators_and_no_exponent() -> None:
-    assert metric_words({"input_tokens": 26_550.0, "calls": 2e6, "loss": 0.12345}) == {
-        "input_tokens": "26,550",
-        "calls": "2,000,000",
-        "loss": "0.1235",
-    }
-    assert str(BudgetUse({"tokens": 1_000_000}, {"tokens": 26_550.0})) == (
-        "used of the budget: 26,550 of 1,000,000 tokens"
-    )
-
-
 def test_terminal_is_given_back_at_the_end_with_no_thread_left() -> None:
     before, file = set(threading.enumerate()), io.StringIO()
     display = LiveDisplay(plain(file, force_terminal=True, width=100))
@@ -205,15 +191,6 @@ def test_panel_stays_within_the_width_of_the_terminal() -> None:
         "failed       1x C",
         "             and 2 more causes",
     ]
-
-
-def test_panel_says_nothing_of_what_is_not_known() -> None:
-    assert drawn(Snapshot()) == ["rollouts  0 done", "time      0 s"]
-
-
-def test_curve_of_many_steps_is_drawn_by_means() -> None:
-    assert sparkline([0.5, 0.5]) == "▅▅"
-    assert sparkline([float(each) for each in range(16)], width=8) == "▁▂▃▄▅▆▇█"
 
 
 def test_drawing_that_fails_is_logged_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,24 +273,6 @@ def test_programs_get_an_object_for_each_event() -> None:
     assert (end["standing"]["done"], end["standing"]["running"], end["standing"]["versions"]) == (4, 0, 2)
 
 
-def test_failure_is_told_to_programs_with_its_cause() -> None:
-    file = io.StringIO()
-    trainer = Trainer(algorithm="baseline", hooks=[JsonDisplay(Console(stderr=True), JsonLines(file))])
-    trainer.fit(solve, [1, -1])
-    failures = [event["failure"] for event in map(json.loads, file.getvalue().splitlines()) if "failure" in event]
-    assert failures == [None, "ValueError: negative"]
-
-
-def test_terminal_is_given_back_whatever_happens() -> None:
-    file, before = io.StringIO(), set(threading.enumerate())
-    console = plain(file, force_terminal=True, width=60)
-    with pytest.raises(KeyboardInterrupt), reporting(console=console) as display:  # noqa: PT012
-        display.lightning_run_start("run-1", RolloutCounts())
-        raise KeyboardInterrupt
-    assert file.getvalue().count("\x1b[?25h") == 1
-    assert not set(threading.enumerate()) - before
-
-
 def test_failed_run_is_shown_as_failed() -> None:
     @algo
     async def diverges(train_dataset: Dataset[Any]) -> None:
@@ -355,20 +314,6 @@ def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
     assert b"interrupted" in shown
 
 
-async def test_table_ends_when_another_plugin_could_not_start() -> None:
-    class Broken:
-        def lightning_run_start(self, run_id: str) -> None:
-            raise OSError("port 8080 is taken")
-
-    file = io.StringIO()
-    hooks = Hooks([LiveDisplay(plain(file, force_terminal=True, width=60)), Broken()])
-    with pytest.raises(OSError, match="port 8080 is taken"):
-        await hooks.emit("lightning_run_start", run_id="run-1", kept=RolloutCounts())
-    await hooks.emit("lightning_run_end", run_id="run-1", status="failed")
-    assert file.getvalue().count("\x1b[?25h") == 1
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 def test_kind_is_chosen_by_the_console(capsys: pytest.CaptureFixture[str]) -> None:
     terminal, file = Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())
     for kind, console, expected in [
@@ -387,17 +332,6 @@ def test_kind_is_chosen_by_the_console(capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == '{"a": null}\nafter\n'
     assert captured.err == "somebody's text\nours\n"
-
-
-def test_reader_that_is_gone_silences_json_lines() -> None:
-    class Gone(io.StringIO):
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-    lines = JsonLines(Gone())
-    lines.write({"n": 1})
-    lines.write({"n": 2})
-    assert lines._stream.getvalue() == '{"n": 1}\n'  # type: ignore[attr-defined]
 
 
 def test_what_programs_of_an_agent_print_does_not_get_between_json_lines() -> None:

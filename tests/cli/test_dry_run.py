@@ -71,22 +71,11 @@ def test_dry_run_prints_the_resolved_config_as_json(folder: Path) -> None:
         (["--set", "n_runners"], "--set takes KEY=VALUE, with dots between keys, as in: --set algorithm.beam_width=2"),
     ],
 )
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry-run"])
-def test_what_is_wrong_is_wrong_use_and_nothing_is_run(
-    folder: Path, dry: list[str], options: list[str], message: str
-) -> None:
-    done = train(folder, *options, *dry)
+def test_what_is_wrong_is_wrong_use_and_nothing_is_run(folder: Path, options: list[str], message: str) -> None:
+    done = train(folder, *options)
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: {message}")
     assert done.stderr.count("\n") == 1
-
-
-def test_values_that_are_set_hold_in_the_run(folder: Path) -> None:
-    (folder / "dry_agent.py").write_text(AGENT.replace('raise SystemExit("nothing is run")', "return float(task)"))
-    done = train(folder, "--set", "train_dataset=[5]", "--set", "algorithm.n_epochs=2")
-    assert done.returncode == 0, done.stderr
-    assert "  reward on training samples: 5.00 (" in done.stdout
-    assert "2 rollouts succeeded" in done.stdout
 
 
 def test_warnings_that_are_logged_are_shown_on_stderr(folder: Path) -> None:

@@ -10,11 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lightning_core.cli import SECTIONS, agl
+from lightning_core.cli import agl
 from lightning_core.cli.completion import SHELLS, completion
-from lightning_core.registry import default_registry
-from lightning_core.registry.inventory import ALIASES, MEANT
-from lightning_core.registry.ships_in import SHIPS_IN
 
 
 def commands() -> dict[str, click.Command]:
@@ -60,22 +57,6 @@ def test_help_has_each_command_in_a_section_and_its_text_uncut() -> None:
     assert not re.search(r"^  (store|proxy|legacy|judge|runner)  ", shown, re.M)
 
 
-def test_command_of_another_distribution_is_listed_last() -> None:
-    @click.command(help="Do something else.")
-    def other() -> None: ...
-
-    with default_registry().register("commands", "other", other):
-        shown = CliRunner().invoke(agl, ["--help"]).stdout
-    assert "  other          Do something else." in shown.partition("\nOther:\n")[2]
-
-
-def test_each_place_in_help_is_that_of_a_command_that_there_is() -> None:
-    known = {each.name for each in default_registry().components("commands")} | SHIPS_IN["commands"].keys()
-    assert {name.split()[0] for names in SECTIONS.values() for name in names} <= known
-    assert {*ALIASES["commands"].values(), *MEANT["commands"].values()} <= known
-    assert not MEANT["commands"].keys() & known
-
-
 @pytest.mark.parametrize(
     ("older", "name"),
     [
@@ -114,12 +95,6 @@ def test_completion_prints_what_the_shell_needs(shell: str) -> None:
     result = CliRunner().invoke(completion, [shell])
     assert result.exit_code == 0
     assert f"_AGL_COMPLETE={shell}_complete" in result.stdout
-
-
-def test_shell_that_is_not_known_is_wrong_use() -> None:
-    result = CliRunner().invoke(completion, ["tcsh"])
-    assert result.exit_code == 2
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.stderr
 
 
 @pytest.mark.parametrize(

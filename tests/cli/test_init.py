@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from lightning_core.cli.init import init, project_files
+from lightning_core.cli.init import init
 from lightning_core.registry import Registry
 
 FILES = [
@@ -103,11 +102,6 @@ def test_it_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, monkeypatch: 
     assert sorted(path.as_posix() for path in written) == FILES
 
 
-def test_folder_with_a_space_is_quoted_in_what_to_do_next(tmp_path: Path) -> None:
-    result = CliRunner().invoke(init, [str(tmp_path / "a b")])
-    assert result.stdout.endswith(f"\nNow: cd '{tmp_path}/a b' && agl train config.yaml\n")
-
-
 def test_without_a_name_it_is_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(init, [])
@@ -129,19 +123,6 @@ def test_nothing_is_written_where_something_would_be_overwritten(tmp_path: Path)
     assert (tmp_path / "agent.py").read_text() == "mine"
 
 
-def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    write_project(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "demo").write_text("mine")
-    result = CliRunner().invoke(init, [str(tmp_path / "demo")])
-    assert result.exit_code == 2
-    assert result.stderr == f"Error: cannot write the project: {tmp_path}/demo: File exists\n"
-
-
 def test_where_the_algorithm_is_missing_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,12 +131,3 @@ def test_where_the_algorithm_is_missing_it_says_what_to_install(
     assert result.exit_code == 0
     assert "'apo', which is not installed; it ships in lightning-apo" in result.stdout
     assert "pip install . ./plugins/lightning-apo" in result.stdout
-
-
-def test_files_come_without_the_end_that_hides_them_from_tools() -> None:
-    assert [str(place) for place, _ in project_files()] == FILES
-
-
-def test_the_projects_config_limits_the_time_of_a_rollout() -> None:
-    [config] = [yaml.safe_load(content) for place, content in project_files() if place.name == "config.yaml"]
-    assert config["rollout_config"] == {"timeout_seconds": 120}

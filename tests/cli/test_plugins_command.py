@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from lightning_core.cli import agl
-from lightning_core.cli.plugins import plain_table
 from lightning_core.registry import Registry, default_registry
 
 plugins_command = importlib.import_module("lightning_core.cli.plugins")
@@ -105,13 +104,6 @@ def test_check_tells_what_is_broken_and_fails(somebodys: Callable[..., None]) ->
         assert records[name]["problem"].startswith(beginning)
 
 
-def test_without_check_a_broken_component_is_not_known_as_such(somebodys: Callable[..., None]) -> None:
-    somebodys("[lightning_core.algorithms]\nabsent = not_there:A\n")
-    result = CliRunner().invoke(agl, ["plugins"])
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split() == ["algorithms", "absent", "somebodys", "0.1", "not_there:A", "ok"]
-
-
 @pytest.mark.parametrize(("options", "status"), [([], 0), (["--check"], 1)])
 def test_a_plugin_for_another_core_is_told_with_the_reason_on_stderr(
     somebodys: Callable[..., None], options: list[str], status: int
@@ -129,13 +121,6 @@ def test_what_is_blocked_is_listed_and_is_no_reason_to_fail(somebodys: Callable[
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[-1] == "blocked"
     assert "is blocked by 'absent' in AGL_PLUGINS_BLOCK" in result.stderr
-
-
-def test_plain_table_is_aligned_and_has_no_trailing_spaces() -> None:
-    assert plain_table([("stores", "a", "lightning-core", "1.0", "x:Y", "ok")]).splitlines() == [
-        "kind    name  distribution    version  object  state",
-        "stores  a     lightning-core  1.0      x:Y     ok",
-    ]
 
 
 def test_listing_imports_no_plugin_and_nothing_heavy(tmp_path: Path) -> None:

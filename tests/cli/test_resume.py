@@ -23,7 +23,6 @@ from lightning_core.types import AttemptedRollout, Rollout
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite", reason="a run that was killed is continued from its store")
 
-ROOT = Path(__file__).parents[2]
 
 MODULE = '''
 import asyncio, os, signal, threading, zlib
@@ -217,7 +216,6 @@ async def check_work(killed: RunFolder, whole: RunFolder, done: dict[str, str]) 
 @pytest.mark.parametrize(
     ("algorithm", "kill"),
     [
-        (BASELINE, "rollout_start:1"),
         (BASELINE, "step_end:1"),
         (BASELINE, "rollout_end:27"),
         (CLIMB, "rollout_end:36"),
@@ -239,41 +237,6 @@ async def test_a_killed_run_ends_as_if_it_had_not_been(
     succeeded = outcome_of(whole)["result"]["rollouts"]["succeeded"]
     assert f" s: {succeeded:,} rollouts succeeded" in resumed.stdout
     await check_work(killed, whole, done)
-
-
-@pytest.mark.slow
-async def test_a_run_that_is_killed_again_and_again_goes_on_each_time(
-    undisturbed: Callable[[str], RunFolder], tmp_path: Path
-) -> None:
-    make_folder(tmp_path, CLIMB)
-    run_agl(tmp_path, "train", "config.yaml", kill="rollout_end:3")
-    killed, whole = only_run(tmp_path), undisturbed(CLIMB)
-    for kill in ("rollout_start:2", "step_end:1", "rollout_end:17"):
-        assert run_agl(tmp_path, "resume", killed.run_id, kill=kill).returncode == -signal.SIGKILL
-    done = await ended_before(killed)
-    assert run_agl(tmp_path, "resume", killed.run_id).returncode == 0
-    assert outcome_of(killed) == outcome_of(whole)
-    await check_work(killed, whole, done)
-    assert len(killed.manifest().resumed) == 4
-
-
-async def test_an_attempt_that_ran_when_its_process_was_killed_did_not_run_out_of_its_time(tmp_path: Path) -> None:
-    make_folder(tmp_path, BASELINE)
-    limited = ("--set", "rollout_config.timeout_seconds=0.9", "--set", "test_dataset=null")
-    run_agl(tmp_path, "train", "config.yaml", *limited, kill="rollout_start:2")
-    killed = only_run(tmp_path)
-    resumed = run_agl(tmp_path, "resume", killed.run_id)  # to start takes longer than that
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    store = open_store(killed)
-    try:
-        rollouts = await store.query_rollouts()
-        assert {each.status for each in rollouts} == {"succeeded"}
-        again = [each for each in rollouts if isinstance(each, AttemptedRollout) and each.attempt.sequence_id == 2]
-        assert again
-        first, _ = await store.query_attempts(again[0].rollout_id)
-        assert (first.metadata or {})["fault"] == "the process that ran it was killed"
-    finally:
-        await store.aclose()
 
 
 def test_after_ctrl_c_the_summary_says_how_to_go_on(tmp_path: Path) -> None:
@@ -329,33 +292,6 @@ def test_no_secret_is_kept_and_one_that_was_set_has_to_be_set_again(tmp_path: Pa
     )
     assert run_agl(tmp_path, "resume", run.run_id, *secret).returncode == 0
     assert "very-secret" not in "".join(file.read_text() for file in run.path.glob("*.json*"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path: Path) -> None:
-    pytest.importorskip("lightning_apo", reason="the quickstart improves a prompt with it")
-    make_folder(tmp_path, BASELINE)
-    quickstart, held_out = ROOT / "examples" / "quickstart", tmp_path / "test.jsonl"
-    held_out.write_text("".join((quickstart / "test.jsonl").read_text().splitlines(keepends=True)[:8]))
-    small = {"beam_width": 1, "branch_factor": 2, "beam_rounds": 2, "val_batch_size": 10, "seed": 3}
-    arguments = ["train", str(quickstart / "config.yaml"), "--set", f"test_dataset={held_out}"]
-    for name, value in small.items():
-        arguments += ["--set", f"algorithm.{name}={value}"]
-    arguments += ["--set", "hooks=['endpoint:simulated_endpoint', 'resumed:Killer']"]
-    for each in ("whole", "killed"):
-        (tmp_path / each).mkdir()
-    here = {"PYTHONPATH": str(tmp_path), "OPENAI_API_KEY": ""}
-    done = run_agl(tmp_path / "whole", *arguments, **here)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_agl(tmp_path / "killed", *arguments, kill="rollout_end:18", **here)
-    killed, whole = only_run(tmp_path / "killed"), only_run(tmp_path / "whole")
-    assert run_agl(tmp_path / "killed", "resume", killed.run_id, kill="step_end:1", **here).returncode < 0
-    ended = await ended_before(killed)
-    resumed = run_agl(tmp_path / "killed", "resume", killed.run_id, **here)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert outcome_of(killed) == outcome_of(whole)
-    await check_work(killed, whole, ended)
 
 
 @pytest.mark.parametrize("kill", ["rollout_end:3", "run_end:1"], ids=["while it runs", "when it has an outcome"])

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
-from lightning_core.cli.one_task import read_resources
 from lightning_core.cli.run import run as command
-from lightning_core.types import PromptTemplate
 
 AGENT = """
 from lightning_core import emit_message, rollout
@@ -155,16 +151,6 @@ def test_config_gives_all_but_its_algorithm_and_its_datasets(run: Run) -> None:
     assert result.stdout.endswith("plugin 'Clumsy' failed 1x in lightning_rollout_end: ZeroDivisionError: hook\n")
 
 
-def test_prompt_goes_in_the_place_of_the_one_that_the_config_has(run: Run) -> None:
-    result = run("--config", "config.yaml", "--task", '{"name": "Ada"}', "--prompt", "please, {name}")
-    assert "  message  please, Ada\n" in result.stdout
-
-
-def test_agent_that_is_named_goes_before_that_of_the_config(run: Run) -> None:
-    result = run("run_agent:solve", "--config", "config.yaml", "--task", "1")
-    assert result.stdout.splitlines()[0] == "run_agent:solve  1"
-
-
 def test_programs_get_one_line_of_json_and_nothing_else(run: Run) -> None:
     result = run("run_agent:obey", "--task", '{"name": "Ada"}', "--prompt", "please, {name}", "--json")
     assert result.exit_code == 0
@@ -183,27 +169,6 @@ def test_programs_get_one_line_of_json_and_nothing_else(run: Run) -> None:
     assert record["duration_seconds"] > 0
     assert [span["name"] for span in record["spans"]] == ["agentlightning.message", "agentlightning.annotation"]
     assert record["spans"][0]["attributes"]["agentlightning.message.body"] == "please, Ada"
-
-
-def test_failure_is_1_for_programs_too(run: Run) -> None:
-    result = run("run_agent:solve", "--task", "fail", "--json")
-    assert result.exit_code == 1
-    record = json.loads(result.stdout)
-    assert (record["status"], record["failure"]) == ("failed", "ValueError: no price for [b]tea[/b]")
-
-
-def test_mode_decides_what_the_rollout_is_for(run: Run) -> None:
-    result = run("run_agent:solve", "--task", "1", "--mode", "val", "--json")
-    assert json.loads(result.stdout)["mode"] == "val"
-
-
-def test_resources_of_json_may_have_escaped_characters(folder: Path) -> None:
-    written = json.dumps({"greeting": {"resource_type": "prompt_template", "template": "Hello \N{ROCKET}"}})
-    (folder / "best.json").write_text(written)
-    for given in (written, "@best.json"):
-        greeting = read_resources(given)["greeting"]
-        assert isinstance(greeting, PromptTemplate)
-        assert greeting.template == "Hello \N{ROCKET}"
 
 
 @pytest.mark.parametrize(
@@ -247,32 +212,3 @@ def test_secret_of_resources_is_not_shown_in_errors(run: Run) -> None:
     result = run("run_agent:ask", "--task", "1", "--resources", resources)
     assert result.exit_code == 2
     assert "sk-secret" not in result.stderr
-
-
-def test_interrupt_is_130(folder: Path) -> None:
-    (folder / "run_agent.py").write_text(
-        "import asyncio, signal\n"
-        "from lightning_core import rollout\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "@rollout\n"
-        "async def hang(task):\n"
-        "    print('ready', flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-    )
-    start = "from lightning_core.cli.run import run; run()"
-    with subprocess.Popen(
-        [sys.executable, "-c", start, "run_agent:hang", "--task", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == b"interrupted before the task was done\n"
-
-
-def test_help_has_examples(run: Run) -> None:
-    result = run("--help")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Usage: agl run [OPTIONS] [AGENT]\n")
-    assert "agl run --config config.yaml --task 'a plain text'" in result.stdout

@@ -195,18 +195,6 @@ def test_run_that_there_is_not_is_wrong_use(command: tuple[str, ...], run: Agl, 
     assert result.stderr.startswith(f"Error: {runs_dir / 'empty'} is not a run: it has no manifest.json")
 
 
-def test_damaged_manifest_is_wrong_use(run: Agl, runs_dir: Path) -> None:
-    folder = train(run, runs_dir)
-    folder.manifest_file.write_text('{"format": 1}')
-    for command in (("runs", "show"), ("resume",)):
-        result = run(*command, folder.run_id)
-        assert result.exit_code == 2
-        assert result.stderr == (
-            f"Error: {folder.manifest_file} is damaged: run_id: Field required; put a good copy in its place, or "
-            f"remove the run: agl runs rm {folder.run_id}\n"
-        )
-
-
 def test_run_without_its_store_cannot_be_resumed(run: Agl, runs_dir: Path) -> None:
     pytest.importorskip("lightning_sqlite", reason="without it a run has no store in its folder")
     folder = train(run, runs_dir, "listed_agent:diverge")
@@ -263,11 +251,3 @@ def test_folder_of_all_runs_is_named_by_an_option_or_a_variable(
     (tmp_path / "runs").write_text("")
     with pytest.raises(ConfigError, match="AGL_RUNS_DIR is runs, which is not a folder; name one"):
         runs_root(None)
-
-
-def test_dry_run_and_wrong_config_leave_no_folder(run: Agl, runs_dir: Path) -> None:
-    Path("config.yaml").write_text(CONFIG.format(algorithm="baseline"))
-    assert run("train", "config.yaml", "--dry-run").exit_code == 0
-    assert run("train", "config.yaml", "--set", "algorithm.n_epochs=0").exit_code == 2
-    assert run("train", "config.yaml", "--set", "agent=listed_agent:gone").exit_code == 2
-    assert not runs_dir.exists()

@@ -121,22 +121,6 @@ def test_error_of_a_command_tells_no_secrets(config: Path) -> None:
     assert found_in(ran.output) == []
 
 
-def test_prompt_is_shown_as_it_is(config: Path) -> None:
-    prompt = "Sort the mail. password: reset"
-    config.write_text(
-        CONFIG.partition("initial_resources")[0]
-        + f"initial_resources: {{p: {{resource_type: prompt_template, template: '{prompt}'}}}}\n"
-    )
-    config.with_name("pier_agent.py").write_text(
-        "from lightning_core import rollout\n@rollout\ndef ask(task, prompt_template):\n    return 1.0\n"
-        "class Listener:\n    def lightning_rollout_end(self):\n        pass\n"
-    )
-    result_file = config.with_name("result.json")
-    ran = run("train", config, "-o", result_file)
-    assert prompt in ran.output
-    assert json.loads(result_file.read_text())["best_resources"]["p"]["template"] == prompt
-
-
 PROMPT = "You need a basic understanding of calendars, see sk-learn-pipelines-20. Never say tidal-wharf-91."
 SHOWN = PROMPT.replace("tidal-wharf-91", "***")
 
@@ -162,17 +146,6 @@ def test_prompts_are_hidden_only_where_they_have_a_secret_of_the_config(
     kept = json.loads((folder / "manifest.json").read_text())["origin"]["config"]["initial_resources"]
     assert kept["auth"]["template"] == SHOWN
     assert SHOWN in run("runs", "show", folder.name).stdout
-
-
-def test_words_in_the_environment_are_not_taken_for_secrets(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DB_PASSWORD", "calendars")
-    monkeypatch.setenv("SITE_PASSWORD", "harbour7")
-    config.with_name("pier_agent.py").write_text(
-        "from lightning_core import rollout\n@rollout\ndef ask(task, llm):\n"
-        "    raise RuntimeError('calendars harbour7')\n"
-        "class Listener:\n    def lightning_rollout_end(self):\n        pass\n"
-    )
-    assert "calendars ***" in run("train", config).output
 
 
 @pytest.mark.skipif(os.name != "posix", reason="files have modes there")

@@ -11,9 +11,8 @@ from rich.console import Console
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.cli.display import result_record, write_result
-from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, FailedHook, Failure, FitResult, RolloutCounts, RunUsage
-from lightning_core.runs.result import more_budget, print_summary, prompt_diff
+from lightning_core.runs.result import more_budget, print_summary
 from lightning_core.types import LLM, NamedResources, PromptTemplate
 
 FIRST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.\n\n{question}")}
@@ -40,13 +39,6 @@ def test_reward_before_and_after_is_shown_with_its_uncertainty() -> None:
     )
 
 
-def test_reward_of_what_did_not_change_is_one_estimate() -> None:
-    comparison = Comparison("val", estimate([0.0, 1.0]))
-    assert printed(result_with(comparison=comparison))[2] == (
-        "  reward on validation samples: 0.50 (95% 0.09..0.91, n=2)"
-    )
-
-
 def test_best_on_the_samples_that_it_was_chosen_on_is_said_to_be_so() -> None:
     before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
     difference = paired_difference(before, after)
@@ -63,14 +55,6 @@ def test_samples_that_the_search_did_not_use_are_said_to_be_so() -> None:
     assert printed(result_with(comparison=comparison))[2] == (
         f"  reward on validation samples that the search did not use: {difference}"
     )
-
-
-def test_what_the_comparison_tells_is_told_once() -> None:
-    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
-    comparison = Comparison("val", estimate(before), estimate(after), paired_difference(before, after))
-    metrics = {"val_reward_initial": 0.5, "val_reward": 0.75, "val_reward_low": 0.25, "val_reward_high": 1.0}
-    metrics |= {"val_gain": 0.25, "val_gain_low": -0.5, "val_gain_high": 0.75, "train_reward": 0.5}
-    assert printed(result_with(comparison=comparison, metrics=metrics))[3:] == ["  train_reward: 0.5"]
 
 
 def test_rewards_on_different_samples_are_not_subtracted() -> None:
@@ -92,35 +76,8 @@ def test_best_prompt_is_a_diff_against_the_first_to_the_letter() -> None:
     ]
 
 
-def test_prompt_that_had_no_first_one_is_shown_as_it_is() -> None:
-    assert printed(result_with(best_resources=FIRST))[2:] == [
-        "",
-        "main_prompt, the best found:",
-        "Answer.",
-        "",
-        "{question}",
-    ]
-
-
 def test_prompt_that_did_not_change_is_said_to_be_unchanged() -> None:
     assert printed(result_with(best_resources=FIRST), FIRST)[3:5] == ["main_prompt (unchanged)", "Answer."]
-
-
-def test_model_that_lies_in_a_folder_is_named(tmp_path: Path) -> None:
-    best: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:1/v1", model=str(tmp_path))}
-    assert printed(result_with(best_resources=best))[2] == f"  main_llm: the model in {tmp_path}"
-    named: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:1/v1", model="gpt-5")}
-    assert len(printed(result_with(best_resources=named))) == 2
-
-
-def test_change_of_the_engine_is_told() -> None:
-    jinja: NamedResources = {"main_prompt": PromptTemplate(template="Hello", engine="jinja")}
-    plain: NamedResources = {"main_prompt": PromptTemplate(template="Hello")}
-    assert printed(result_with(best_resources=jinja), plain)[4:] == ["engine f-string → jinja", "  Hello"]
-
-
-def test_diff_has_every_line_of_both_once() -> None:
-    assert list(prompt_diff("a\nb\nc", "a\nx\nc\nd")) == [(" ", "a"), ("-", "b"), ("+", "x"), (" ", "c"), ("+", "d")]
 
 
 def test_failures_are_grouped_with_one_example_each() -> None:
@@ -141,13 +98,6 @@ def test_long_error_is_shortened_and_cannot_speak_to_the_terminal() -> None:
     assert lines[0].startswith("  failed 2x: E: \\x1b[2Jxxx")
     assert lines[1].startswith("    for one, ro-1 with 1: E: \\x1b[2Jyyy")
     assert all(len(line) < 350 and line.endswith("…") for line in lines)
-
-
-def test_prompt_cannot_speak_to_the_terminal() -> None:
-    for first in (None, FIRST):
-        text = "\n".join(printed(result_with(best_resources={"p": PromptTemplate(template="\x1b[2J")}), first))
-        assert "\x1b" not in text
-        assert "\\x1b[2J" in text
 
 
 def test_plugins_that_failed_are_shown() -> None:
@@ -222,13 +172,6 @@ def test_interrupted_run_tells_what_was_left() -> None:
     assert sum(line.startswith("  failed ") for line in lines) == 5
 
 
-def test_metrics_are_told_by_name() -> None:
-    assert printed(result_with(metrics={"reward_initial": 0.25, "reward": 0.75, "[b]loss": float("nan")}))[2:] == [
-        "  reward: 0.250 → 0.750 (+0.500)",
-        "  [b]loss: nan",
-    ]
-
-
 def test_number_that_json_does_not_have_is_null(tmp_path: Path) -> None:
     write_result(tmp_path / "result.json", result_with(metrics={"loss": float("inf"), "reward": 0.5}))
     text = (tmp_path / "result.json").read_text()
@@ -247,8 +190,3 @@ def test_api_key_is_left_out_without_changing_the_result(tmp_path: Path) -> None
     write_result(tmp_path / "result.json", result_with(best_resources={"main_llm": llm}))
     assert "api_key" not in (tmp_path / "result.json").read_text()
     assert llm.api_key == "sk-secret"
-
-
-def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LightningError, match=rf"^cannot write the result to {tmp_path}: Is a directory$"):
-        write_result(tmp_path, result_with())

@@ -3,7 +3,6 @@
 import io
 from typing import Any
 
-import pytest
 from rich.console import Console
 from rich.text import Text
 
@@ -180,13 +179,3 @@ def test_call_that_two_sources_recorded_is_told_once() -> None:
         "    user: What do 3 apples cost?",
         "    inner",
     ]
-
-
-def test_failed_call_tells_its_error() -> None:
-    failed = Span.from_attributes(attributes=chat(**{"error.type": "429"}), name="chat", rollout_id="ro-1")
-    assert shown([failed])[-1] == "    429"
-
-
-@pytest.mark.parametrize("options", [{}, {"force_terminal": True, "color_system": None}])
-def test_attempt_without_spans_is_its_title(options: dict[str, Any]) -> None:
-    assert shown([], **options) == ["shop"]

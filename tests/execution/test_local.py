@@ -204,24 +204,6 @@ async def test_work_that_is_queued_after_the_last_runner_is_an_error_and_stays_i
     assert waiting.rollout_id == left[1]
 
 
-async def test_work_that_the_algorithm_queues_as_it_ends_stays_queued(store: InMemoryLightningStore) -> None:
-    runners = Runners(limit=1)
-
-    async def algorithm(store: LightningStore) -> None:
-        rollout = await store.enqueue_rollout("first")
-        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await runners.gone.wait()
-        await settle()
-        await store.enqueue_rollout("for another run")
-
-    await LocalStrategy().execute(algorithm, runners, store)
-
-    await store.begin_run()
-    again = await store.dequeue_rollout()
-    assert again is not None
-    assert again.input == "for another run"
-
-
 async def test_algorithm_that_closes_the_store_as_it_ends_is_no_trouble(store: InMemoryLightningStore) -> None:
     runners = Runners(limit=1)
 
@@ -252,20 +234,6 @@ async def test_algorithm_may_go_on_without_runners_while_it_asks_for_nothing(sto
     await LocalStrategy(n_runners=1).execute(algorithm, runners, store)
 
     assert len(results) == 1
-
-
-async def test_algorithm_that_fails_after_the_last_runner_is_raised(store: InMemoryLightningStore) -> None:
-    runners = Runners(limit=1)
-
-    async def algorithm(store: LightningStore) -> None:
-        rollout = await store.enqueue_rollout("task")
-        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await runners.gone.wait()
-        await settle()
-        raise ValueError("bad idea")
-
-    with pytest.raises(ValueError, match="bad idea"):
-        await LocalStrategy().execute(algorithm, runners, store)
 
 
 async def test_store_that_is_closed_ends_the_run(store: InMemoryLightningStore) -> None:
@@ -299,26 +267,6 @@ async def test_cancelled_run_ends_the_algorithm_and_the_runners(store: InMemoryL
         await run
 
     assert sorted(ended) == ["algorithm", "runner 0", "runner 1"]
-
-
-async def test_error_during_cancellation_is_logged_and_hides_nothing(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def runner(store: LightningStore, worker_id: int) -> None:
-        try:
-            await forever(store)
-        finally:
-            raise OSError("cannot clean up")
-
-    async def algorithm(store: LightningStore) -> None:
-        await asyncio.sleep(0)
-        raise ValueError("first")
-
-    with pytest.raises(ValueError, match="first"):
-        await LocalStrategy().execute(algorithm, runner, store)
-
-    assert "lightning.task_ended_badly task=runner 0" in caplog.text
-    assert "cannot clean up" in caplog.text
 
 
 async def test_part_that_does_not_let_itself_be_cancelled_is_abandoned(

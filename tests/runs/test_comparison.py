@@ -13,7 +13,7 @@ from lightning_core.runs import FitResult, compare
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.trainer import Trainer
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, Span, samples_of
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
 
 FIRST: NamedResources = {"main_prompt": PromptTemplate(template="answer")}
 BEST: NamedResources = {"main_prompt": PromptTemplate(template="please answer")}
@@ -100,21 +100,6 @@ def test_held_out_samples_go_before_those_that_the_algorithm_saw() -> None:
     assert comparison.difference == paired_difference([0.0, 0.0], [1.0, 1.0])
 
 
-def test_sample_that_failed_is_lost_and_no_reward_of_zero() -> None:
-    comparison = fit(improve, [1, -1]).comparison
-    assert comparison is not None
-    assert comparison.mode == "train"
-    assert comparison.difference == without_interval(paired_difference([0.0, None], [1.0, None]))
-
-
-def test_resources_that_did_not_change_have_one_reward() -> None:
-    comparison = fit("baseline", [0, 1], val_dataset=[2, 3, 4]).comparison
-    assert comparison is not None
-    assert comparison.mode == "val"
-    assert comparison.before == estimate([1.0, 0.0, 1.0])
-    assert (comparison.after, comparison.difference) == (None, None)
-
-
 def test_algorithm_that_tells_nothing_leaves_the_reward_of_the_agent_as_it_is() -> None:
     @algo
     async def silent(store: LightningStore, train_dataset: Dataset[Any]) -> None:
@@ -135,16 +120,3 @@ async def test_run_without_rewards_has_nothing_to_compare(initial: NamedResource
     store = InMemoryLightningStore()
     await store.start_rollout(1)
     assert await compare(store, initial=initial, best=None) is None
-
-
-async def test_broken_reward_is_lost_and_ends_no_comparison() -> None:
-    store = InMemoryLightningStore()
-    for task, value in ((1, 0.5), (2, "high"), (3, float("inf"))):
-        started = await store.start_rollout(task)
-        attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
-        place = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
-        await store.add_span(Span.from_attributes(name="judged", attributes=attributes, **place))
-        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
-    comparison = await compare(store, initial=None, best=None)
-    assert comparison is not None
-    assert comparison.before == estimate([0.5, None, None])

@@ -37,30 +37,12 @@ def test_id_that_cannot_name_a_folder_is_refused(run_id: str, tmp_path: Path) ->
         RunFolder.create(tmp_path, run_id)
 
 
-def test_folder_that_cannot_be_made_says_where_another_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(RunFolderError, match=r"cannot make the folder .*/runs/run-\w+ of the run: .*--runs-dir or AGL"):
-        RunFolder.create(tmp_path / "runs")
-
-
 @pytest.mark.parametrize(
     ("given", "found"),
-    [
-        ("run-aa11", "run-aa11"),
-        ("run-b", "run-bb33"),
-        ("bb", "run-bb33"),
-        ("aa2", "run-aa22"),
-        ("mi", "mine"),
-    ],
+    [("run-aa11", "run-aa11"), ("run-b", "run-bb33"), ("bb", "run-bb33"), ("aa2", "run-aa22"), ("mi", "mine")],
 )
 def test_run_is_found_by_its_id_or_the_beginning_of_it(given: str, found: str, root: Path) -> None:
     assert find_run(root, given).run_id == found
-
-
-def test_run_is_found_by_the_path_of_its_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_run(root / "elsewhere", str(root / "mine")).path == root / "mine"
-    monkeypatch.chdir(root / "mine")
-    assert find_run(root / "elsewhere", ".").path == root / "mine"
 
 
 @pytest.mark.parametrize(
@@ -78,11 +60,6 @@ def test_run_that_is_not_found_is_told_with_those_that_are_near(given: str, mess
     with pytest.raises(RunFolderError) as raised:
         find_run(root, given)
     assert str(raised.value).startswith(message.format(root=root))
-
-
-def test_without_any_runs_it_is_told_how_their_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"no run 'a': there are no runs in .*; name their folder with --runs-dir"):
-        find_run(tmp_path / "runs", "a")
 
 
 def test_how_a_run_stands_depends_on_whether_somebody_works_on_it(root: Path) -> None:

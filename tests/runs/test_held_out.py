@@ -48,10 +48,7 @@ async def running(store: InMemoryLightningStore) -> AsyncIterator[None]:
     ],
 )
 async def test_what_there_is_is_measured_once(
-    initial: NamedResources | None,
-    best: NamedResources | None,
-    expected: Sequence[dict[str, float]],
-    n_rollouts: int,
+    initial: NamedResources | None, best: NamedResources | None, expected: Sequence[dict[str, float]], n_rollouts: int
 ) -> None:
     store = InMemoryLightningStore()
     reports: list[dict[str, float]] = []

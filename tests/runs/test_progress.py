@@ -24,14 +24,6 @@ class Steps:
         self.told.append((step, dict(metrics)))
 
 
-def test_newest_value_of_each_metric_is_kept_as_a_float() -> None:
-    progress = Progress()
-    progress({"reward": 1, "cost": 0.5})
-    progress({"reward": True})
-    assert progress.metrics == {"reward": 1.0, "cost": 0.5}
-    assert type(progress.metrics["reward"]) is float
-
-
 async def test_none_takes_the_value_of_a_metric_away_and_hooks_are_told() -> None:
     progress, steps = Progress(), Steps()
     async with progress.telling(Hooks([steps])):
@@ -105,14 +97,3 @@ async def test_cancellation_does_not_wait_for_hooks(when: str) -> None:
         await task
     assert steps.told == []
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_hooks_are_not_told_of_steps_before_and_after_the_block() -> None:
-    progress, steps = Progress(), Steps()
-    progress({"reward": 0.1}, step=1)
-    async with progress.telling(Hooks([steps])):
-        pass
-    progress({"reward": 0.2}, step=2)
-    await asyncio.sleep(0)
-    assert steps.told == []
-    assert progress.metrics == {"reward": 0.2}

@@ -5,7 +5,7 @@ import pytest
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate, without_interval
 from lightning_core.runs import RolloutCounts
-from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.standing import Standing
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutMode, RolloutStatus, Span
 
 
@@ -77,14 +77,6 @@ def test_rollout_that_needs_three_attempts_is_retried_once() -> None:
     assert (standing.snapshot().retried, standing.snapshot().unrewarded) == (3, 1)
 
 
-def test_worker_that_begins_another_attempt_runs_the_old_one_no_more() -> None:
-    standing = Standing()
-    standing.attempt_began(attempt(1))
-    standing.attempt_began(attempt(2))
-    standing.attempt_began(attempt(3, worker="worker-1"))
-    assert standing.snapshot().running == 2
-
-
 def test_attempt_that_is_not_the_newest_of_its_rollout_counts_only_as_use() -> None:
     standing = Standing()
     call = Span.from_attributes(attributes={"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 5})
@@ -113,16 +105,6 @@ def test_best_is_the_version_that_does_better_on_the_same_samples() -> None:
     assert (now.best_resources_id, now.versions) == ("better", 4)
     assert now.best == without_interval(estimate([1.0] * 24 + [0.0] * 16))
     assert now.first == without_interval(estimate([1.0] * 10 + [0.0] * 30))
-
-
-@pytest.mark.parametrize("rewards", [{1: 0.5}, {1: 0.5, 2: 0.5, 3: 0.5}])
-def test_rewards_without_an_interval_are_compared_as_well(rewards: dict[int, float]) -> None:
-    standing = Standing()
-    tried(standing, "first", dict.fromkeys(rewards, 0.0))
-    tried(standing, "second", dict.fromkeys(rewards, 0.25))
-    tried(standing, "third", rewards)
-    now = standing.snapshot()
-    assert (now.best_resources_id, now.best) == ("third", without_interval(estimate(rewards.values())))
 
 
 def test_versions_that_were_tried_on_other_samples_are_not_compared() -> None:
@@ -210,23 +192,3 @@ def test_curve_is_that_of_the_metric_that_tells_most() -> None:
     assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("train_reward", (0.5, 0.75))
     standing.step_ended(3, {"val_reward": 0.5})
     assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("val_reward", (0.25, 0.5))
-
-
-def test_nothing_is_known_before_the_first_moment() -> None:
-    clock = Seconds()
-    assert Standing(clock).snapshot() == Snapshot()
-
-
-def test_steps_keep_the_newest_value_of_each_metric() -> None:
-    standing = Standing()
-    standing.step_ended(1, {"loss": 0.5, "reward": 0.25})
-    standing.step_ended(2, {"loss": 0.25})
-    now = standing.snapshot()
-    assert (now.step, now.metrics) == (2, {"loss": 0.25, "reward": 0.25})
-
-
-def test_metric_that_the_algorithm_takes_back_is_not_shown_any_more() -> None:
-    standing = Standing()
-    standing.step_ended(1, {"reward": 0.5, "gain": 0.25, "cost": 1.0})
-    standing.step_ended(2, {"reward": 0.0, "gain": None})
-    assert standing.snapshot().metrics == {"reward": 0.0, "cost": 1.0}

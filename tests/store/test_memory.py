@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_core import lifecycle
-from lightning_core.errors import InvalidRequest, StoreClosed, StoreFull
+from lightning_core.errors import InvalidRequest, StoreFull
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
 from lightning_core.store.backend import Change
@@ -57,28 +57,6 @@ async def test_threads_with_their_own_loops_work_off_one_queue_together() -> Non
     assert [item.input for item in ended] == list(range(100))
     assert sorted(chain.from_iterable(done)) == list(range(100))
     assert (await store.statistics())["total_spans"] == 300
-
-
-async def test_closing_ends_the_waits_of_every_thread() -> None:
-    store = InMemoryLightningStore()
-    started = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=1000))
-    waiting = threading.Barrier(3)
-
-    async def wait_for_work() -> None:
-        waiting.wait(timeout=30)
-        await store.dequeue_rollout(wait_seconds=None)
-
-    async def wait_for_results() -> None:
-        waiting.wait(timeout=30)
-        await store.wait_for_rollouts(rollout_ids=[started.rollout_id])
-
-    threads = [
-        asyncio.create_task(asyncio.to_thread(asyncio.run, wait())) for wait in (wait_for_work, wait_for_results)
-    ]
-    await asyncio.to_thread(waiting.wait, timeout=30)
-    await store.aclose()
-    outcomes = await asyncio.wait_for(asyncio.gather(*threads, return_exceptions=True), 30)
-    assert [type(outcome) for outcome in outcomes] == [StoreClosed, StoreClosed]
 
 
 # Limits
@@ -142,18 +120,6 @@ async def test_a_full_store_refuses_spans_and_keeps_none_of_them() -> None:
     assert third.sequence_id == 3
 
 
-async def test_what_a_full_store_has_already_may_be_sent_again() -> None:
-    store = InMemoryLightningStore(max_rollouts=3, max_spans=2)
-    requests = [EnqueueRolloutRequest(input=i) for i in range(2)]
-    enqueued = await store.enqueue_many_rollouts(requests, request_id="r-1")
-    started = await store.start_rollout("a", request_id="r-2")
-    spans = [span_of(started) for _ in range(2)]
-    assert len(await store.add_many_spans([*spans, spans[0]])) == 2
-    assert await store.enqueue_many_rollouts(requests, request_id="r-1") == enqueued
-    assert (await store.start_rollout("a", request_id="r-2")).attempt.attempt_id == started.attempt.attempt_id
-    assert await store.add_many_spans(spans) == []
-
-
 async def test_the_limits_count_all_runs_together() -> None:
     store = InMemoryLightningStore(max_rollouts=2, max_spans=1)
     other = store.for_run("another-run")
@@ -166,12 +132,6 @@ async def test_the_limits_count_all_runs_together() -> None:
     await store.add_span(span_of(started))
     held = await store.statistics()
     assert (held["total_rollouts"], held["total_spans"]) == (2, 1)
-
-
-@pytest.mark.parametrize("name", ["max_rollouts", "max_spans"])
-def test_a_limit_is_not_negative(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=rf"{name} is -1; it is None \(no limit\) or a number from 0 on"):
-        InMemoryLightningStore(**{name: -1})  # type: ignore[arg-type]
 
 
 # What it costs
@@ -214,16 +174,6 @@ async def test_heartbeats_do_not_make_the_deadlines_grow() -> None:
             assert await backend.due("run-1", now) == []
     assert len(backend._runs["run-1"].deadlines) == 10
     assert len(await backend.due("run-1", 110.0)) == 10
-
-
-async def test_retries_with_one_deadline_are_queued_in_the_order_of_their_creation() -> None:
-    clock = FakeClock()
-    store = InMemoryLightningStore(clock=clock)
-    config = RolloutConfig(timeout_seconds=5, max_attempts=2, retry_condition=["timeout"])
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i, config=config) for i in range(20)])
-    await store.dequeue_many_rollouts(limit=20)
-    await clock.advance(5)
-    assert [item.input for item in await store.dequeue_many_rollouts(limit=20)] == list(range(20))
 
 
 @pytest.mark.parametrize("limit", [1.5, float("nan"), "3", True])

@@ -21,11 +21,6 @@ QUICKLY = settings(
 )
 
 
-class MemoryAndMemory(StorePair):
-    def make_store(self, *, clock: FakeClock, run_id: str, lease_seconds: float) -> LightningStore:
-        return InMemoryLightningStore(clock=clock, run_id=run_id, lease_seconds=lease_seconds)
-
-
 class ForgetfulStore(InMemoryLightningStore):
     async def dequeue_many_rollouts(self, *, request_id: str | None = None, **kwargs: Any) -> Any:
         return await super().dequeue_many_rollouts(**kwargs)
@@ -34,10 +29,6 @@ class ForgetfulStore(InMemoryLightningStore):
 class MemoryAndForgetful(StorePair):
     def make_store(self, *, clock: FakeClock, run_id: str, lease_seconds: float) -> LightningStore:
         return ForgetfulStore(clock=clock, run_id=run_id, lease_seconds=lease_seconds)
-
-
-def test_stores_that_behave_alike_pass() -> None:
-    run_state_machine_as_test(MemoryAndMemory, settings=QUICKLY)
 
 
 def test_a_store_that_forgets_which_requests_it_answered_fails() -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lightning_core.errors import InvalidRequest, StoreClosed
+from lightning_core.errors import StoreClosed
 from lightning_core.store import InMemoryLightningStore, LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import OPERATIONS, LightningStoreCapabilities
@@ -220,17 +220,6 @@ async def test_a_call_has_the_context_of_its_caller() -> None:
         assert await store.load_state("apo") == "me"
 
 
-async def test_an_error_comes_back_as_it_is() -> None:
-    class Broken(InMemoryLightningStore):
-        async def load_state(self, name: str) -> Any:
-            raise RuntimeError(f"{name} cannot be read")
-
-    with loop_thread() as home:
-        store = LightningStoreThreaded(Broken(), loop=home.loop)
-        with pytest.raises(RuntimeError, match="apo cannot be read"):
-            await store.load_state("apo")
-
-
 async def test_it_can_do_what_its_store_can_and_threads() -> None:
     class ForOneLoop(InMemoryLightningStore):
         @property
@@ -238,8 +227,3 @@ async def test_it_can_do_what_its_store_can_and_threads() -> None:
             return {"async_safe": True}
 
     assert LightningStoreThreaded(ForOneLoop()).capabilities == {"thread_safe": True, "async_safe": True}
-
-
-async def test_what_is_no_store_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="a LightningStore is to be used from other threads; got NoneType"):
-        LightningStoreThreaded(None)  # type: ignore[arg-type]

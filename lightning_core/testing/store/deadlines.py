@@ -1,21 +1,12 @@
 """Limits of an attempt's time and silence, and its revival."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import (
-    StoreBehaviour,
-    attempt_statuses,
-    begin,
-    claim,
-    rollout_status,
-    soon,
-    span_of,
-)
+from lightning_core.testing.store.base import StoreBehaviour, attempt_statuses, begin, rollout_status, soon, span_of
 from lightning_core.types import RolloutConfig
 
 
@@ -32,21 +23,6 @@ class DeadlineBehaviour(StoreBehaviour):
         await clock.advance(0.1)
         assert await rollout_status(store, started.rollout_id) == "failed"
         assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
-
-    async def test_a_retry_has_its_own_time(self, store: LightningStore, clock: FakeClock) -> None:
-        config = RolloutConfig(timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
-        rollout = await store.enqueue_rollout("a", config=config)
-        await clock.advance(100)
-        await claim(store)
-        await clock.advance(10)
-        assert await rollout_status(store, rollout.rollout_id) == "requeuing"
-        await clock.advance(100)
-        assert (await claim(store)).attempt.sequence_id == 2
-        await clock.advance(9)
-        assert await rollout_status(store, rollout.rollout_id) == "preparing"
-        await clock.advance(1)
-        assert await rollout_status(store, rollout.rollout_id) == "failed"
-        assert await attempt_statuses(store, rollout.rollout_id) == ["timeout", "timeout"]
 
     @pytest.mark.parametrize("sign", ["span", "worker", "attempt"])
     async def test_a_sign_of_life_puts_off_unresponsiveness(
@@ -66,15 +42,6 @@ class DeadlineBehaviour(StoreBehaviour):
         await clock.advance(0.1)
         assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
         assert await rollout_status(store, started.rollout_id) == "failed"
-
-    async def test_the_earlier_of_two_limits_counts(self, store: LightningStore, clock: FakeClock) -> None:
-        silent = await begin(store, timeout_seconds=20, unresponsive_seconds=10)
-        alive = await begin(store, timeout_seconds=20, unresponsive_seconds=15)
-        await clock.advance(10)
-        await store.add_span(span_of(alive))
-        assert await attempt_statuses(store, silent.rollout_id) == ["unresponsive"]
-        await clock.advance(10)
-        assert await attempt_statuses(store, alive.rollout_id) == ["timeout"]
 
     async def test_a_new_limit_holds_for_the_attempt_that_runs(self, store: LightningStore, clock: FakeClock) -> None:
         longer, shorter = await begin(store, timeout_seconds=10), await begin(store, timeout_seconds=100)
@@ -128,51 +95,6 @@ class DeadlineBehaviour(StoreBehaviour):
         await store.add_span(span)
         await clock.advance(10)
         assert await store.add_span(span) is None
-        assert await rollout_status(store, started.rollout_id) == "requeuing"
-
-    async def test_an_attempt_revived_by_its_status_lives_on(self, store: LightningStore, clock: FakeClock) -> None:
-        started = await begin(store, unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"])
-        await clock.advance(10)
-        await store.update_attempt(started.rollout_id, "latest", status="running")
-        await clock.advance(9)
-        assert await rollout_status(store, started.rollout_id) == "running"
-
-    async def test_an_attempt_of_an_ended_rollout_is_not_revived(self, store: LightningStore, clock: FakeClock) -> None:
-        started = await begin(store, unresponsive_seconds=10)
-        await clock.advance(10)
-        assert await rollout_status(store, started.rollout_id) == "failed"
-        assert await store.add_span(span_of(started)) is not None
-        assert await rollout_status(store, started.rollout_id) == "failed"
-        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
-
-    async def test_a_span_revives_an_older_attempt_without_its_rollout(
-        self, store: LightningStore, clock: FakeClock
-    ) -> None:
-        retry: dict[str, Any] = {"max_attempts": 2, "retry_condition": ["unresponsive"]}
-        old = await begin(store, worker_id="w-1", unresponsive_seconds=10, **retry)
-        await clock.advance(10)
-        newer = await claim(store, "w-2")
-        assert newer.rollout_id == old.rollout_id
-        await store.add_span(span_of(old))
-        assert await attempt_statuses(store, old.rollout_id) == ["running", "preparing"]
-        assert await rollout_status(store, old.rollout_id) == "preparing"
-        assert await store.dequeue_rollout() is None
-        revived = (await store.query_attempts(old.rollout_id))[0]
-        assert (revived.end_time, revived.last_heartbeat_time) == (None, clock.now())
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
-        assert worker.current_attempt_id is None
-        await store.update_attempt(old.rollout_id, newer.attempt.attempt_id, status="succeeded")
-        await store.update_attempt(old.rollout_id, old.attempt.attempt_id, status="failed")
-        await store.add_span(span_of(old))
-        assert await attempt_statuses(store, old.rollout_id) == ["failed", "succeeded"]
-        assert await rollout_status(store, old.rollout_id) == "succeeded"
-
-    async def test_a_timed_out_attempt_is_not_revived(self, store: LightningStore, clock: FakeClock) -> None:
-        started = await begin(store, timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
-        await clock.advance(10)
-        await store.add_span(span_of(started))
-        assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
         assert await rollout_status(store, started.rollout_id) == "requeuing"
 
     async def test_every_read_sees_what_is_due(self, store: LightningStore, clock: FakeClock) -> None:

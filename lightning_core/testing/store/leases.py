@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
+from lightning_core.errors import InvalidRequest, InvalidTransition
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import (
@@ -18,7 +18,7 @@ from lightning_core.testing.store.base import (
     soon,
     span_of,
 )
-from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, EnqueueRolloutRequest, RolloutConfig
+from lightning_core.types import Attempt, AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 JUST_BEFORE = LEASE_SECONDS - 0.1
 
@@ -193,51 +193,6 @@ class LeaseBehaviour(StoreBehaviour):
         assert claimed is not None
         assert claimed.rollout_id == started.rollout_id
 
-    async def test_a_new_attempt_has_its_own_lease_or_none(self, store: LightningStore, clock: FakeClock) -> None:
-        claimed = await claimed_by_a_living_worker(store)
-        await clock.advance(JUST_BEFORE)
-        await store.start_attempt(claimed.rollout_id, "w-without-heartbeats")
-        await clock.advance(10 * LEASE_SECONDS)
-        assert await attempt_statuses(store, claimed.rollout_id) == ["preparing", "preparing"]
-
-    async def test_an_agents_own_limit_is_a_failure_also_under_a_lease(
-        self, store: LightningStore, clock: FakeClock
-    ) -> None:
-        claimed = await claimed_by_a_living_worker(store, timeout_seconds=LEASE_SECONDS)
-        await clock.advance(LEASE_SECONDS)
-        assert await attempt_statuses(store, claimed.rollout_id) == ["timeout"]
-        assert await rollout_status(store, claimed.rollout_id) == "failed"
-
-    @pytest.mark.parametrize("how", ["report", "lease"])
-    async def test_three_faults_are_survived_and_the_fourth_fails_the_rollout(
-        self, store: LightningStore, clock: FakeClock, how: str
-    ) -> None:
-        queued = await store.enqueue_rollout("a")
-        await store.update_worker("w-1")
-        for number in (1, 2, 3, 4):
-            claimed = await claim(store, "w-1")
-            assert claimed.attempt.sequence_id == number
-            if how == "lease":
-                await clock.advance(LEASE_SECONDS)
-            else:
-                await store.report_fault(claimed.rollout_id, claimed.attempt.attempt_id, "the proxy died")
-            expected = "requeuing" if number < 4 else "failed"
-            assert await rollout_status(store, queued.rollout_id) == expected
-        assert await store.dequeue_rollout() is None
-
-    async def test_faults_do_not_use_up_attempts(self, store: LightningStore) -> None:
-        config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-        queued = await store.enqueue_rollout("a", config=config)
-        for end in ("fault", "failed", "fault", "fault", "failed"):
-            assert await rollout_status(store, queued.rollout_id) in ("queuing", "requeuing")
-            attempt = (await claim(store)).attempt
-            if end == "fault":
-                await store.report_fault(queued.rollout_id, attempt.attempt_id, "the proxy died")
-            else:
-                await store.update_attempt(queued.rollout_id, attempt.attempt_id, status="failed")
-        assert await rollout_status(store, queued.rollout_id) == "failed"
-        assert await attempt_statuses(store, queued.rollout_id) == ["failed"] * 5
-
     async def test_a_reported_fault_ends_the_attempt_and_queues_the_rollout_at_the_tail(
         self, store: LightningStore, clock: FakeClock
     ) -> None:
@@ -254,55 +209,6 @@ class LeaseBehaviour(StoreBehaviour):
         assert worker is not None
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
         assert [(await claim(store)).rollout_id for _ in range(2)] == [waiting.rollout_id, started.rollout_id]
-
-    async def test_a_second_fault_of_an_attempt_is_one_effect(self, store: LightningStore, clock: FakeClock) -> None:
-        started = await begin(store)
-        first = await store.report_fault(started.rollout_id, started.attempt.attempt_id, "the proxy died")
-        await claim(store)
-        await clock.advance(3)
-        assert await store.report_fault(started.rollout_id, started.attempt.attempt_id, "it is dead") == first
-        assert await rollout_status(store, started.rollout_id) == "preparing"
-        assert await store.dequeue_rollout() is None
-
-    async def test_a_fault_after_a_lost_lease_counts_once(self, store: LightningStore, clock: FakeClock) -> None:
-        claimed = await claimed_by_a_living_worker(store)
-        await clock.advance(LEASE_SECONDS)
-        late = await store.report_fault(claimed.rollout_id, claimed.attempt.attempt_id, "the network was away")
-        assert late.status == "unresponsive"
-        for _ in range(2):
-            again = await claim(store)
-            await store.report_fault(again.rollout_id, again.attempt.attempt_id, "the proxy died")
-        assert await rollout_status(store, claimed.rollout_id) == "requeuing"
-
-    async def test_a_fault_of_an_attempt_that_was_given_up_changes_itself_only(
-        self, store: LightningStore, clock: FakeClock
-    ) -> None:
-        old = await begin(store)
-        await store.start_attempt(old.rollout_id)
-        first = await store.report_fault(old.rollout_id, old.attempt.attempt_id, "the proxy died")
-        assert (first.status, first.metadata) == ("failed", {"fault": "the proxy died"})
-        await clock.advance(3)
-        assert await store.report_fault(old.rollout_id, old.attempt.attempt_id, "it is dead") == first
-        assert await attempt_statuses(store, old.rollout_id) == ["failed", "preparing"]
-        assert await rollout_status(store, old.rollout_id) == "preparing"
-        assert await store.dequeue_rollout() is None
-
-    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
-    async def test_an_attempt_that_ended_by_itself_has_no_fault(
-        self, store: LightningStore, status: AttemptStatus
-    ) -> None:
-        started = await begin(store)
-        ended = await store.update_attempt(started.rollout_id, "latest", status=status)
-        with pytest.raises(InvalidTransition, match=f"is '{status}'; a fault cannot end it any more"):
-            await store.report_fault(started.rollout_id, started.attempt.attempt_id, "the proxy died")
-        assert await newest_attempt(store, started.rollout_id) == ended
-
-    async def test_a_fault_of_something_unknown_names_it(self, store: LightningStore) -> None:
-        started = await begin(store)
-        with pytest.raises(NotFound, match="no rollout 'ro-none'"):
-            await store.report_fault("ro-none", "at-none", "the proxy died")
-        with pytest.raises(NotFound, match="no attempt 'at-none'"):
-            await store.report_fault(started.rollout_id, "at-none", "the proxy died")
 
     @pytest.mark.parametrize("lost", ["report", "lease"])
     async def test_what_comes_late_from_a_faulted_attempt_is_kept_and_changes_nothing(
@@ -328,18 +234,6 @@ class LeaseBehaviour(StoreBehaviour):
         assert (await store.query_spans(rollout_id, attempt_id)).total == 2
         late = await store.update_attempt(rollout_id, attempt_id, metadata={"result": 1})
         assert late.metadata == {"result": 1}
-
-    async def test_a_silent_agent_is_revived_but_a_lost_lease_is_not(
-        self, store: LightningStore, clock: FakeClock
-    ) -> None:
-        retry: dict[str, Any] = {"max_attempts": 2, "retry_condition": ["unresponsive"]}
-        silent = await begin(store, unresponsive_seconds=5, **retry)
-        leased = await claimed_by_a_living_worker(store, **retry)
-        await clock.advance(LEASE_SECONDS)
-        assert await rollout_status(store, leased.rollout_id) == "requeuing"
-        await store.add_many_spans([span_of(silent), span_of(leased)])
-        assert await rollout_status(store, silent.rollout_id) == "running"
-        assert await rollout_status(store, leased.rollout_id) == "requeuing"
 
     @pytest.mark.parametrize("sign", ["heartbeat", "span", "result"])
     async def test_a_late_sign_of_life_keeps_a_lease_that_nobody_has_taken_away(

@@ -7,16 +7,7 @@ import pytest
 from lightning_core.errors import NotFound, RunEnded, StoreClosed
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import (
-    LEASE_SECONDS,
-    StoreBehaviour,
-    begin,
-    claim,
-    rollout_status,
-    soon,
-    span_of,
-    turn,
-)
+from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
 from lightning_core.types import PromptTemplate
 
 _OTHER_STATISTICS = ("name", "uptime", "live_rollouts")
@@ -134,31 +125,6 @@ class RunBehaviour(StoreBehaviour):
         await store.enqueue_rollout("a")
         assert (await claim(store)).input == "a"
 
-    async def test_each_run_has_its_own_latest_resources(self, store: LightningStore) -> None:
-        other = store.for_run("another-run")
-        mine = await store.update_resources("rs-1", {"p": PromptTemplate(template="mine")})
-        theirs = await other.update_resources("rs-1", {"p": PromptTemplate(template="theirs")})
-        await other.update_resources("rs-2", {"p": PromptTemplate(template="theirs, too")})
-        assert (mine.version, theirs.version) == (1, 1)
-        assert await store.get_latest_resources() == mine
-        assert await other.get_resources_by_id("rs-1") == theirs
-        started = {of.run_id: await begin(of) for of in (store, other)}
-        assert [item.resources_id for item in started.values()] == ["rs-1", "rs-2"]
-        assert await store.get_resources_by_id("rs-2") is None
-        await other.aclose()
-
-    async def test_each_run_has_its_own_workers_and_leases(self, store: LightningStore, clock: FakeClock) -> None:
-        other = store.for_run("another-run")
-        await store.update_worker("w-1", {"of": "mine"})
-        mine, theirs = await begin(store, worker_id="w-1"), await begin(other, worker_id="w-1")
-        await clock.advance(LEASE_SECONDS)
-        assert await rollout_status(store, mine.rollout_id) == "requeuing"
-        assert await rollout_status(other, theirs.rollout_id) == "preparing"
-        workers = [await of.get_worker_by_id("w-1") for of in (store, other)]
-        assert [worker.status for worker in workers if worker is not None] == ["unknown", "busy"]
-        assert [worker.heartbeat_stats for worker in workers if worker is not None] == [{"of": "mine"}, None]
-        await other.aclose()
-
     async def test_a_view_of_the_same_run_shows_the_same(self, store: LightningStore) -> None:
         view = store.for_run("another-run").for_run(store.run_id)
         waiter = asyncio.create_task(view.dequeue_rollout(wait_seconds=None))
@@ -168,15 +134,6 @@ class RunBehaviour(StoreBehaviour):
         assert claimed is not None
         assert claimed == await store.get_rollout_by_id(rollout.rollout_id)
         await view.aclose()
-
-    async def test_work_of_one_run_wakes_nobody_of_another(self, store: LightningStore, clock: FakeClock) -> None:
-        other = store.for_run("another-run")
-        waiter = asyncio.create_task(other.dequeue_rollout(wait_seconds=5))
-        await soon(clock.until_waiting())
-        await store.enqueue_rollout("a")
-        await clock.advance(5)
-        assert await soon(waiter) is None
-        await other.aclose()
 
     async def test_statistics_count_what_the_run_holds(self, store: LightningStore, clock: FakeClock) -> None:
         other = store.for_run("another-run")

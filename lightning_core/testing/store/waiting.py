@@ -55,14 +55,6 @@ class WaitingBehaviour(StoreBehaviour):
         assert list(ended) == [await store.get_rollout_by_id(started.rollout_id)]
         assert list(await soon(store.wait_for_rollouts(rollout_ids=[]))) == []
 
-    async def test_an_id_may_be_given_twice(self, store: LightningStore) -> None:
-        started = await begin(store)
-        ids = [started.rollout_id, started.rollout_id]
-        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids))
-        await asyncio.sleep(0)
-        await store.update_rollout(started.rollout_id, status="succeeded")
-        assert {item.rollout_id for item in await soon(waiter)} == {started.rollout_id}
-
     async def test_an_unknown_id_is_not_waited_for(self, store: LightningStore) -> None:
         assert list(await soon(store.wait_for_rollouts(rollout_ids=["ro-none"]))) == []
         started = await begin(store)
@@ -104,18 +96,6 @@ class WaitingBehaviour(StoreBehaviour):
         for min_ended in (0, 2):
             ended = await soon(store.wait_for_rollouts(rollout_ids=ids, min_ended=min_ended))
             assert [item.rollout_id for item in ended] == ids[1:]
-
-    async def test_a_wait_for_none_does_not_wait(self, store: LightningStore) -> None:
-        ids = [(await begin(store)).rollout_id]
-        assert list(await soon(store.wait_for_rollouts(rollout_ids=ids, min_ended=0))) == []
-
-    async def test_a_wait_for_some_ends_at_its_time(self, store: LightningStore, clock: FakeClock) -> None:
-        ids = [(await begin(store, number)).rollout_id for number in range(3)]
-        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=10, min_ended=2))
-        await soon(clock.until_waiting())
-        await store.update_rollout(ids[2], status="succeeded")
-        await clock.advance(10)
-        assert [item.rollout_id for item in await soon(waiter)] == [ids[2]]
 
     async def test_an_id_given_twice_counts_once(self, store: LightningStore) -> None:
         one, two = [(await begin(store, number)).rollout_id for number in range(2)]
@@ -163,16 +143,6 @@ class WaitingBehaviour(StoreBehaviour):
         claimed = await soon(waiter)
         assert claimed is not None
         assert claimed.rollout_id == queued.rollout_id
-
-    async def test_waits_for_different_numbers_of_the_same_end_one_after_the_other(self, store: LightningStore) -> None:
-        ids = [(await begin(store, number)).rollout_id for number in range(5)]
-        waiters = [
-            asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, min_ended=number)) for number in range(1, 6)
-        ]
-        for number, rollout_id in enumerate(ids):
-            await store.update_rollout(rollout_id, status="succeeded")
-            assert len(await soon(waiters[number])) >= number + 1
-            assert not any(waiter.done() for waiter in waiters[number + 1 :])
 
     async def test_waiters_do_not_disturb_each_other(self, store: LightningStore) -> None:
         require(store, "async_safe")

@@ -8,7 +8,7 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import LEASE_SECONDS, StoreBehaviour, begin, claim, rollout_status
-from lightning_core.types import AttemptStatus, Worker
+from lightning_core.types import Worker
 
 
 async def worker_of(store: LightningStore, worker_id: str = "w-1") -> Worker:
@@ -57,20 +57,6 @@ class WorkerBehaviour(StoreBehaviour):
         assert worker.current_rollout_id == started.rollout_id
         assert worker.current_attempt_id == started.attempt.attempt_id
 
-    @pytest.mark.parametrize(
-        ("end", "status"),
-        [("succeeded", "idle"), ("failed", "idle"), ("timeout", "unknown"), ("unresponsive", "unknown")],
-    )
-    async def test_a_worker_is_released_when_its_attempt_ends(
-        self, store: LightningStore, clock: FakeClock, end: AttemptStatus, status: str
-    ) -> None:
-        started = await begin(store, worker_id="w-1")
-        await clock.advance(3)
-        await store.update_attempt(started.rollout_id, "latest", status=end)
-        worker = await worker_of(store)
-        assert (worker.status, worker.current_rollout_id, worker.current_attempt_id) == (status, None, None)
-        assert worker.last_idle_time == (clock.now() if status == "idle" else None)
-
     async def test_an_old_attempt_does_not_touch_what_its_worker_does_now(self, store: LightningStore) -> None:
         old = await begin(store, worker_id="w-1")
         await store.start_attempt(old.rollout_id, "w-2")
@@ -79,11 +65,6 @@ class WorkerBehaviour(StoreBehaviour):
             await store.update_attempt(old.rollout_id, old.attempt.attempt_id, **change)
             worker = await worker_of(store)
             assert (worker.status, worker.current_attempt_id) == ("busy", now.attempt.attempt_id)
-
-    async def test_an_attempt_that_gets_a_worker_makes_it_busy(self, store: LightningStore) -> None:
-        started = await begin(store)
-        await store.update_attempt(started.rollout_id, "latest", worker_id="w-1")
-        assert (await worker_of(store)).current_attempt_id == started.attempt.attempt_id
 
     @pytest.mark.parametrize("old_sends_heartbeats", [True, False])
     async def test_an_attempt_that_gets_another_worker_releases_the_one_it_had(
@@ -103,12 +84,6 @@ class WorkerBehaviour(StoreBehaviour):
         # The old worker's lease is not for a worker that sends no heartbeats.
         await clock.advance(LEASE_SECONDS)
         assert await rollout_status(store, started.rollout_id) == "preparing"
-
-    async def test_a_worker_that_was_released_already_keeps_what_it_does_now(self, store: LightningStore) -> None:
-        started = await begin(store, worker_id="w-1")
-        now = await begin(store, worker_id="w-1")
-        await store.update_attempt(started.rollout_id, "latest", worker_id="w-2")
-        assert (await worker_of(store, "w-1")).current_attempt_id == now.attempt.attempt_id
 
     async def test_workers_are_queried_in_the_order_of_their_appearance(
         self, store: LightningStore, clock: FakeClock

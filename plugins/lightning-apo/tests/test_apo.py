@@ -12,13 +12,8 @@ from lightning_apo import APO
 from toy_models import ToyModels
 from toy_run import FIRST, HELD, OPTIONS, TRAIN, VAL, ToyRun, fit, quality, succeed_where_easy
 
-from lightning_core import LLM, InMemoryLightningStore, PromptTemplate
+from lightning_core import InMemoryLightningStore, PromptTemplate
 from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
-from lightning_core.registry import default_registry
-
-
-def test_it_is_found_by_its_name() -> None:
-    assert default_registry().load("algorithms", "apo") is APO
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -110,15 +105,6 @@ async def test_rollouts_that_do_not_take_a_round_are_refused_before_anything_is_
     assert run.rollouts == []
 
 
-async def test_without_initial_validation_the_search_is_the_same(models: ToyModels) -> None:
-    early, late = ToyRun(), ToyRun()
-    one, other = await fit(early, models), await fit(late, models, run_initial_validation=False)
-    assert (one.metrics, one.best_resources) == (other.metrics, other.best_resources)
-    assert early.rollouts[0][0] == "val"
-    assert late.rollouts[0][0] == "train"
-    assert sorted(map(str, early.rollouts)) == sorted(map(str, late.rollouts))
-
-
 async def test_the_gain_is_tested_on_samples_that_only_the_first_and_the_best_prompt_see(models: ToyModels) -> None:
     run = ToyRun()
     result = await fit(run, models)
@@ -178,15 +164,6 @@ async def test_a_prompt_with_which_everything_fails_loses(models: ToyModels) -> 
     assert run.templates("train") == {FIRST}
 
 
-async def test_the_run_stops_when_no_candidate_gives_a_reward(models: ToyModels, caplog: Any) -> None:
-    def fail(template: str, task: Mapping[str, Any]) -> float:
-        raise RuntimeError("no such host")
-
-    with pytest.raises(NoRewards, match=r"round 1: none of \d+ rollouts .*RuntimeError: no such host"):
-        await fit(ToyRun(reward=fail), models)
-    assert "lightning.apo_first_prompt_failed rollouts=6: RuntimeError: no such host" in caplog.text
-
-
 async def test_a_first_prompt_with_which_everything_fails_can_be_edited_into_one_that_works(models: ToyModels) -> None:
     def fail_at_first(template: str, task: Mapping[str, Any]) -> float:
         if template == FIRST:
@@ -208,15 +185,6 @@ async def test_the_run_stops_when_no_candidate_gives_a_reward_in_validation(mode
 
     with pytest.raises(NoRewards, match=r"round 1: none of \d+ rollouts .*no such host"):
         await fit(ToyRun(reward=fail_in_validation), models, run_initial_validation=False)
-
-
-async def test_a_branch_whose_model_fails_is_lost_and_the_others_go_on(models: ToyModels) -> None:
-    models.critique = lambda text, seed: None if seed % 2 else "- Too vague."
-    result = await fit(ToyRun(), models)
-    lost = sum(request["seed"] % 2 for request in models.requests if request["model"] == "critic")
-    assert result.metrics["lost_branches"] == lost > 0
-    assert 3 * 3 < len(models.texts("editor")) <= 3 * 6 - lost  # who has no critique at the second try gives up
-    assert result.metrics["candidates"] > 1
 
 
 async def test_the_run_stops_when_no_model_answers_and_keeps_what_it_knows(models: ToyModels) -> None:
@@ -252,15 +220,6 @@ async def test_a_cancelled_run_leaves_nothing_running_and_keeps_the_best(models:
         assert "Think first." in algorithm.get_best_prompt().template
     left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before}  # type: ignore[union-attr]
     assert left <= {"RequestHandler.start"}  # the endpoint's side of a connection
-
-
-async def test_other_resources_stay_as_they_are(models: ToyModels) -> None:
-    llm = LLM(endpoint="http://localhost/v1", model="m")
-    run = ToyRun(resources={"helper": llm, "text": PromptTemplate(template=FIRST)})
-    result = await fit(run, models, beam_rounds=1)
-    assert all(list(seen) == ["helper", "text"] and seen["helper"] == llm for seen in run.seen_resources)
-    assert result.best_resources is not None
-    assert result.best_resources["helper"] == llm
 
 
 async def test_without_a_client_one_is_made_from_the_environment_when_the_run_starts(
@@ -300,11 +259,6 @@ async def test_what_a_run_lacks_is_named(models: ToyModels, changes: dict[str, A
     with pytest.raises(InvalidInput, match=message):
         await fit(run, models)
     assert run.rollouts == []
-
-
-def test_there_is_no_best_prompt_before_a_run() -> None:
-    with pytest.raises(AlgorithmError, match="run the algorithm first"):
-        APO().get_best_prompt()
 
 
 def test_the_toy_task_is_what_the_tests_take_it_for() -> None:

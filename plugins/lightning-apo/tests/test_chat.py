@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 from lightning_apo.models import ModelFailed, ask
 from toy_models import ToyModels
-from toy_run import ToyRun, fit
 
 
 def choices(*choices: Any) -> str:
@@ -39,17 +38,6 @@ async def test_a_malformed_answer_is_a_model_that_failed(models: ToyModels, case
         with pytest.raises(ModelFailed, match=message) as caught:
             await ask(client, "text", model="critic", temperature=1.0, seed=0)
     assert "model 'critic'" in str(caught.value)
-
-
-async def test_a_malformed_answer_is_one_lost_branch(models: ToyModels) -> None:
-    def reply(seed: int) -> web.Response | None:
-        return web.Response(text='{"id": "1", "choi', content_type="application/json") if seed % 3 == 0 else None
-
-    models.reply = reply
-    result = await fit(ToyRun(), models)
-    assert result.status == "succeeded"
-    assert result.metrics["lost_branches"] > 0
-    assert result.metrics["candidates"] > 1
 
 
 @pytest.mark.parametrize("error", [TimeoutError("too slow"), ConnectionResetError("reset"), KeyError("choices")])

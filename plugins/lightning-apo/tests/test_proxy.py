@@ -154,13 +154,3 @@ async def test_a_budget_that_could_not_count_the_search_is_refused(
 async def test_a_budget_of_calls_without_a_proxy_is_refused() -> None:
     with pytest.raises(ConfigError, match="give llm_proxy"):
         Trainer(algorithm=APO(**SEARCH), budget={"calls": 5})
-
-
-async def test_changed_samples_begin_the_search_anew(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:
-    store = InMemoryLightningStore()
-    first = trainer(APO(**OPTIONS), models, "critic", "editor", store=store, budget={"calls": 10})
-    assert (await first.fit_async(agent, TRAIN, val_dataset=VAL)).status == "budget"
-    changed = [{**TRAIN[0], "question": "another"}, *TRAIN[1:]]
-    second = trainer(APO(**OPTIONS), models, "critic", "editor", store=store)
-    await second.fit_async(agent, changed, val_dataset=VAL)
-    assert "lightning.apo_begun_anew changed=['train_samples']" in caplog.text

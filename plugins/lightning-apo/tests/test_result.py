@@ -1,7 +1,6 @@
 """What a run says of how sure it is, and on which samples it learns and chooses."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from toy_models import ToyModels, edit_by_lot
 from toy_run import FIRST, HELD, OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
-from lightning_core.errors import InvalidInput
 
 
 async def result_of(run: ToyRun, models: ToyModels, **options: Any) -> APO:
@@ -55,17 +53,6 @@ async def test_a_run_that_finds_nothing_better_has_no_gain(models: ToyModels) ->
     assert str(result) == str(result.score)
 
 
-async def test_lost_samples_are_in_the_text(models: ToyModels) -> None:
-    def lose_one(template: str, task: Mapping[str, Any]) -> float | None:
-        return None if task["question"] == held else float("Think" in template)
-
-    held, run = "", ToyRun()
-    await result_of(run, models)
-    held = run.rollouts[0][2]  # the first prompt is measured on the held samples before anything else
-    algorithm = await result_of(ToyRun(reward=lose_one), models)
-    assert str(algorithm.get_result()).endswith("n=5, 1 lost)")
-
-
 async def test_samples_that_are_in_both_datasets_make_no_edit(
     models: ToyModels, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,11 +60,6 @@ async def test_samples_that_are_in_both_datasets_make_no_edit(
     await fit(run, models, beam_rounds=1)
     assert "lightning.apo_samples_left_out count=3" in caplog.text
     assert {question for mode, _, question in run.rollouts if mode == "train"} <= {task["question"] for task in TRAIN}
-
-
-async def test_equal_datasets_are_refused(models: ToyModels) -> None:
-    with pytest.raises(InvalidInput, match="all 20 samples of the train_dataset are in the val_dataset, too"):
-        await fit(ToyRun(train=list(VAL)), models)
 
 
 async def test_rejections_are_counted_by_reason(models: ToyModels) -> None:
@@ -106,30 +88,3 @@ async def test_no_branch_waits_for_another_one(models: ToyModels) -> None:
     result = await fit(ToyRun(), models, beam_rounds=1)
     assert result.metrics["lost_branches"] == 0
     assert edited.is_set()
-
-
-async def test_edits_by_one_critique_that_do_not_depend_on_each_other_are_made_at_once(models: ToyModels) -> None:
-    waiting, are_two = 0, asyncio.Event()
-
-    async def wait_for_another_edit(model: str) -> None:
-        nonlocal waiting
-        waiting += model == "editor"
-        if waiting == 2:
-            are_two.set()
-        if model == "editor":
-            await asyncio.wait_for(are_two.wait(), timeout=20)
-
-    models.before_answer = wait_for_another_edit
-    result = await fit(ToyRun(), models, beam_rounds=1, beam_width=1, branch_factor=6)
-    assert result.metrics["lost_branches"] == 0
-    assert waiting == 6
-
-
-async def test_where_the_samples_of_a_round_are_lost_by_all_the_beam_stays(models: ToyModels) -> None:
-    def lose_some(template: str, task: Mapping[str, Any]) -> float | None:
-        number = int(task["question"].split()[1])
-        return None if task["question"].startswith("val") and number % 2 else 0.5
-
-    result = await fit(ToyRun(reward=lose_some), models, val_batch_size=1, beam_rounds=6)
-    assert result.status == "succeeded"
-    assert 0 < result.metrics["val_samples"] <= 10

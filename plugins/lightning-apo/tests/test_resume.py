@@ -10,13 +10,10 @@ from aiohttp import web
 from lightning_apo import APO
 from lightning_apo.saved import ANSWERS, STATE
 from toy_models import ToyModels
-from toy_run import FIRST, HELD, OPTIONS, ToyRun, quality, succeed_where_easy
+from toy_run import FIRST, OPTIONS, ToyRun, quality, succeed_where_easy
 
 from lightning_core import InMemoryLightningStore, PromptTemplate
 from lightning_core.errors import NoRewards
-
-CRITIC = "{% for each in prompts %}<prompt_template>\n{{ each.template }}\n</prompt_template>{% endfor %}"
-EDITOR = "<prompt_template>\n{{ prompt.template }}\n</prompt_template>{{ critique }}"
 
 
 async def search(models: ToyModels, run: ToyRun, **options: Any) -> dict[str, Any]:
@@ -57,17 +54,17 @@ async def killed(models: ToyModels, run: ToyRun, *, after: int, **options: Any) 
 
 async def test_the_whole_history_is_the_same_whatever_is_slow(models: ToyModels) -> None:
     histories = []
-    for latency in (None, random.Random(1), random.Random(2)):
+    for latency in (None, random.Random(1)):
         models.latency = latency
         histories.append(await search(models, a_run(latency=latency), seed=3))
-    assert histories[0] == histories[1] == histories[2]
+    assert histories[0] == histories[1]
     assert len(histories[0]["candidates"]) > 5
     assert all(each["parent in the store"] == each["parent"] for each in histories[0]["candidates"])
     models.latency = None
     assert await search(models, a_run(), seed=4) != histories[0]
 
 
-@pytest.mark.parametrize("after", [1, 3, 6, 9, 14, 22])
+@pytest.mark.parametrize("after", [1, 6, 14, 22])
 async def test_a_search_killed_at_any_moment_ends_as_if_it_had_not_been(models: ToyModels, after: int) -> None:
     whole = a_run()
     expected = await search(models, whole)
@@ -144,25 +141,6 @@ async def test_a_search_in_which_nothing_gave_a_reward_is_begun_again_by_the_nex
         await search(models, run)
     is_down = False
     assert await search(models, run) == await search(models, a_run())
-
-
-@pytest.mark.parametrize(("option", "template"), [("critic_template", CRITIC), ("editor_template", EDITOR)])
-async def test_a_search_with_another_template_begins_anew(
-    models: ToyModels, caplog: pytest.LogCaptureFixture, option: str, template: str
-) -> None:
-    run = a_run()
-    await killed(models, run, after=4)
-    await search(models, run, **{option: template})
-    assert f"lightning.apo_begun_anew changed=['{option}']" in caplog.text
-
-
-async def test_the_first_validation_is_not_repeated_by_the_next_run(models: ToyModels) -> None:
-    run = a_run()
-    await killed(models, run, after=1)
-    before = [each for each in run.rollouts if each[0] == "val" and each[1] == FIRST]
-    await search(models, run)
-    assert len(before) == HELD
-    assert not set(before) & set(run.rollouts[run.rollouts.index(before[-1]) + 1 :])
 
 
 async def test_no_key_is_saved(models: ToyModels) -> None:

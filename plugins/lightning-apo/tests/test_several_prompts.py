@@ -12,10 +12,7 @@ from lightning_core import FitResult, PromptTemplate, Trainer, rollout
 from lightning_core.errors import AlgorithmError
 
 PLAN, ANSWER = "Plan.\n{question}", "Answer {{ question }} with this plan: {{ plan }}"
-RESOURCES = {
-    "plan": PromptTemplate(template=PLAN),
-    "answer": PromptTemplate(template=ANSWER, engine="jinja"),
-}
+RESOURCES = {"plan": PromptTemplate(template=PLAN), "answer": PromptTemplate(template=ANSWER, engine="jinja")}
 GAINS = {"First list what is given.": 0.3, "Check the result.": 0.3}
 
 

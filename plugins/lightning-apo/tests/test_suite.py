@@ -34,11 +34,5 @@ class TestAPO(AlgorithmSuite):
     def make_algorithm(self, *, seed: int) -> Algorithm:
         client: Any = Client()
         return APO(
-            client,
-            seed=seed,
-            beam_width=2,
-            branch_factor=2,
-            beam_rounds=2,
-            gradient_batch_size=2,
-            val_batch_size=4,
+            client, seed=seed, beam_width=2, branch_factor=2, beam_rounds=2, gradient_batch_size=2, val_batch_size=4
         )

@@ -92,10 +92,7 @@ async def test_operations_and_named_rewards_are_told() -> None:
     algorithm = TryOnce()
     await Trainer(algorithm=algorithm).fit_async(agent)
     told = Experiment.from_outcome(algorithm.outcome)
-    assert told.operations == [
-        "look_up(name=pen) gave pen costs 1.50",
-        "pay(amount=1.5) failed: no money",
-    ]
+    assert told.operations == ["look_up(name=pen) gave pen costs 1.50", "pay(amount=1.5) failed: no money"]
     assert told.rewards == {"right": 0.5, "cheap": 1.0}
     text = critic_request().fill_in(
         prompts=[ShownPrompt.of("main", PromptTemplate(template=FIRST))], other_prompts=[], experiments=[told]

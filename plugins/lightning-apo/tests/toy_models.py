@@ -83,11 +83,7 @@ class ToyModels:
             template = TEMPLATE.search(text)
             assert template is not None
             answer = self.edit(template[1], seed)
-        choice = {
-            "index": 0,
-            "message": {"role": "assistant", "content": answer},
-            "finish_reason": self.finish_reason,
-        }
+        choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": self.finish_reason}
         self.answered += 1
         answered = {"id": f"answer {self.answered}", "object": "chat.completion", "created": 0, "model": "m"}
         body = {**answered, "choices": [choice]}

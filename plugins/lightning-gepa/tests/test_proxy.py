@@ -14,7 +14,6 @@ from openai import AsyncOpenAI
 from lightning_core import LLM, FitResult, InMemoryLightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.errors import AlgorithmError, InvalidInput
 from lightning_core.registry import default_registry
 
 
@@ -39,9 +38,7 @@ class Models:
                 "object": "chat.completion",
                 "created": 0,
                 "model": request["model"],
-                "choices": [
-                    {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"},
-                ],
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
             }
         )
@@ -138,35 +135,3 @@ async def test_the_budget_is_hard_and_a_run_with_more_of_it_goes_on_as_if_nothin
     assert result.budget.used["calls"] == len(models.requests)
     # What was refused or cut off is asked for again, and nothing else.
     assert len(models.requests) <= whole.usage.agent.calls + whole.usage.algorithm.calls + 4
-
-
-async def test_a_model_that_the_proxy_does_not_serve_is_asked_directly_and_counted(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "toy-key-of-the-user")
-    monkeypatch.setenv("OPENAI_BASE_URL", models.url)
-    result = await fit(models, "small")
-    assert result.usage.algorithm.calls == models.asked("editor") > 0
-
-
-@pytest.mark.parametrize(
-    ("own", "names", "message"),
-    [
-        ({}, ["small"], r"the budget limits calls, and gepa asks editor.*name another reflection_lm"),
-        ({"api_key": "k"}, ["small", "editor"], "the budget limits calls, and gepa has an endpoint of its own"),
-    ],
-)
-async def test_a_budget_that_could_not_count_the_search_is_refused(
-    models: Models, own: dict[str, Any], names: list[str], message: str
-) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        await fit(models, *names, budget={"calls": 5}, **own)
-    assert models.requests == []
-
-
-async def test_without_a_key_it_says_what_to_set(models: Models) -> None:
-    with pytest.raises(
-        AlgorithmError, match=r"gepa asks models.*set OPENAI_API_KEY.*or put editor into the model_list"
-    ):
-        await fit(models, "small")
-    assert models.requests == []

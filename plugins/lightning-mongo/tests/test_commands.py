@@ -85,15 +85,6 @@ def test_the_address_may_stand_in_a_variable(standalone: Mongod, partition: str)
         assert asyncio.run(use(url)) == 1
 
 
-def test_the_variable_does_not_stop_a_store_that_has_no_address() -> None:
-    async def use(url: str) -> int:
-        async with LightningStoreClient(url) as client:
-            return (await client.query_rollouts()).total
-
-    with serving("--backend", "memory", AGL_STORE_URI="mongodb://db") as url:
-        assert asyncio.run(use(url)) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

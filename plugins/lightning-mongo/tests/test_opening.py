@@ -11,12 +11,10 @@ import pytest
 from lightning_mongo import MongoBackend, MongoLightningStore, UnusableDatabase
 from lightning_mongo.errors import Address
 from lightning_mongo.testing import Mongod, free_port
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import MongoClient
 
 from lightning_core import Trainer, rollout
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreClosed, StoreError, StoreUnavailable
-from lightning_core.registry import default_registry
-from lightning_core.store import LightningStore
 from lightning_core.types import Span
 
 PASSWORD = "hunter2-Zq"
@@ -50,16 +48,6 @@ def _told(error: BaseException | None) -> Iterator[str]:
     while error is not None:
         yield repr(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-async def test_a_client_is_refused_with_the_way_over() -> None:
-    motor = type("AsyncIOMotorClient", (), {"__module__": "motor.motor_asyncio"})()
-    with pytest.raises(InvalidRequest, match=r"got a client of motor .* past its end of life; .*give the address"):
-        MongoLightningStore(motor)
-    client: AsyncMongoClient[Any] = AsyncMongoClient("mongodb://127.0.0.1", connect=False)
-    with pytest.raises(InvalidRequest, match=r"got a client of pymongo .*give the address"):
-        MongoLightningStore(client)  # type: ignore[arg-type]
-    await client.close()
 
 
 @pytest.mark.parametrize(
@@ -133,27 +121,6 @@ def test_a_run_without_a_server_ends_with_one_error_and_logs_nothing_before_it(
         Trainer(algorithm="baseline", store=store).fit(rollout(lambda task: 1.0), ["a"])
     asyncio.run(store.aclose())
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-async def test_requests_share_one_look_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MongoLightningStore(f"mongodb://127.0.0.1:{free_port()}", connect_seconds=0.2)
-    database: Any = store._backend._database  # type: ignore[attr-defined]
-    looks = []
-    new_client = database.new_client
-
-    def counted() -> Any:
-        looks.append(1)
-        return new_client()
-
-    monkeypatch.setattr(database, "new_client", counted)
-    asked = [store.get_rollout_by_id("a") for _ in range(10)]
-    for error in await asyncio.gather(*asked, return_exceptions=True):
-        assert isinstance(error, StoreUnavailable)
-    assert len(looks) == 1
-    with pytest.raises(StoreUnavailable):
-        await store.get_rollout_by_id("a")
-    assert len(looks) == 2  # a failure is not kept
-    await store.aclose()
 
 
 async def test_a_close_ends_a_look_for_a_server(monkeypatch: pytest.MonkeyPatch, nothing_left_running: None) -> None:
@@ -261,22 +228,6 @@ async def test_a_forked_child_is_told_to_open_its_own(standalone: Mongod, partit
         await backend.kept_runs()
     backend._portal._pid = os.getpid()
     await backend.aclose()
-
-
-async def test_nothing_is_left_running(mongod: Mongod, partition: str, nothing_left_running: None) -> None:
-    store = MongoLightningStore(mongod.uri, partition_id=partition)
-    await store.enqueue_rollout("a")
-    waiting = asyncio.create_task(store.for_run("other").dequeue_rollout(wait_seconds=None))
-    await asyncio.sleep(0)
-    await store.aclose()
-    with pytest.raises(StoreClosed):
-        await waiting
-
-
-def test_it_is_found_by_name(standalone: Mongod, partition: str) -> None:
-    spec = {"name": "mongo", "uri": standalone.uri, "partition_id": partition}
-    store: LightningStore = default_registry().build("stores", spec, expected=LightningStore)
-    assert isinstance(store, MongoLightningStore)
 
 
 @pytest.mark.slow

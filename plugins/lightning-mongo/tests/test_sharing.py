@@ -19,7 +19,7 @@ from lightning_core.lifecycle import RolloutRecord, claim
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.run_end import note_served, served_run
 from lightning_core.testing import FakeClock
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig, Span
 
 PATIENCE_SECONDS = 20.0
 
@@ -296,30 +296,6 @@ async def test_no_span_outlives_what_another_store_deletes(mongod: Mongod, parti
                 await deleter.delete_rollouts([rollout.rollout_id])
             await soon(asyncio.gather(*arrivals))
             assert (await deleter.statistics())["total_spans"] == 0
-
-
-async def test_the_latest_resources_are_those_of_whoever_wrote_last(mongod: Mongod, partition: str) -> None:
-    async with stores(mongod, partition) as (one, other):
-        for number, store in enumerate([one, other, one, other]):
-            await store.update_resources(f"rs-{number}", {"p": PromptTemplate(template=str(number))})
-            for each in (one, other):
-                latest = await each.get_latest_resources()
-                assert latest is not None
-                assert latest.resources_id == f"rs-{number}"
-
-
-async def test_changes_of_both_count_however_many_there_are(mongod: Mongod, partition: str) -> None:
-    async with stores(mongod, partition) as several:
-        started = await several[0].start_rollout("a")
-
-        async def note(store: LightningStore, name: str) -> None:
-            for number in range(20):
-                await store.update_worker(name, {"n": number})
-                await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=float(number))
-
-        await asyncio.gather(*(note(store, f"w-{number}") for number, store in enumerate(several)))
-        workers = await several[1].query_workers(sort_by="worker_id")
-        assert [worker.heartbeat_stats for worker in workers] == [{"n": 19}, {"n": 19}]
 
 
 async def test_partitions_of_one_database_do_not_see_each_other(mongod: Mongod, partition: str) -> None:

@@ -8,6 +8,7 @@ from lightning_proxy import LLMProxy
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 
+from lightning_core.budget import Budget
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout, Span
@@ -79,6 +80,27 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
     await asyncio.sleep(0)
 
 
+async def status_of(call: Any) -> int:
+    """Make a call, and return the status of its answer, which is read."""
+    async with call as response:
+        await response.read()
+        return int(response.status)
+
+
+async def refusal(call: Any) -> tuple[int, Any]:
+    """Make a call that is refused, and return the status and the error's code."""
+    async with call as response:
+        return response.status, (await response.json())["error"]["code"]
+
+
+async def held(engine: FakeEngine, call: Any) -> "asyncio.Task[aiohttp.ClientResponse]":
+    """Make a call, and return it when the engine has it, which holds it until `engine.hold` is set."""
+    engine.hold = asyncio.Event()
+    made = asyncio.create_task(call.__aenter__())
+    await engine.began.wait()
+    return made
+
+
 class Agent:
     """Calls the proxy for one attempt."""
 
@@ -87,6 +109,11 @@ class Agent:
         self.proxy = proxy
         self.rollout = rollout
         self.base = proxy.as_resource(model="small").get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+
+    @property
+    def budget(self) -> Budget:
+        assert self.proxy.budget is not None
+        return self.proxy.budget
 
     def post(self, path: str, **fields: Any) -> Any:
         headers = fields.pop("headers", None)
@@ -105,6 +132,19 @@ class Agent:
     async def span(self) -> Span:
         (span,) = await self.spans()
         return span
+
+
+Serve = Callable[..., Awaitable[Agent]]
+"""Starts a proxy with these options, in front of the engine unless told otherwise; returns the attempt's agent."""
+
+
+@pytest.fixture
+def serve(make_proxy: MakeProxy, engine: FakeEngine, http: aiohttp.ClientSession, attempt: AttemptedRollout) -> Serve:
+    async def serve(*engines: FakeEngine, **options: Any) -> Agent:
+        leads_elsewhere = engines or "model_list" in options
+        return Agent(http, await make_proxy(*(engines if leads_elsewhere else (engine,)), **options), attempt)
+
+    return serve
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import openai
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve, status_of
 
 from lightning_core.adapter import read_usage
 from lightning_core.agent import rollout
@@ -15,17 +15,16 @@ from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.trainer import Trainer
-from lightning_core.types import LLM, AttemptedRollout
+from lightning_core.types import LLM
 
 USER: Any = [{"role": "user", "content": "hi"}]
 USED_UP = r"the attempt's limit of 2 calls is used up \(2 calls by now\), which attempt_limits of the proxy sets"
 
 
 async def test_a_call_beyond_the_limit_is_refused_and_the_client_does_not_repeat_it(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, store: InMemoryLightningStore, http: Any
+    serve: Serve, store: InMemoryLightningStore, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, attempt_limits={"calls": 2})
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(attempt_limits={"calls": 2})
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=3) as client:
         for _ in range(2):
             await client.chat.completions.create(model="small", messages=USER)
@@ -36,20 +35,17 @@ async def test_a_call_beyond_the_limit_is_refused_and_the_client_does_not_repeat
     spans = await agent.spans()
     assert [span.attributes.get("error.type") for span in spans] == [None, None, "attempt_limit_reached"]
     assert read_usage(spans).calls == 2
-    other = Agent(http, proxy, await store.start_rollout({"question": 2}))
-    async with other.chat() as response:
-        assert response.status == 200
+    other = Agent(http, agent.proxy, await store.start_rollout({"question": 2}))
+    assert await status_of(other.chat()) == 200
 
 
-async def test_tokens_and_time_are_limits_too(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine, attempt_limits={"tokens": 40}), attempt)
+async def test_tokens_and_time_are_limits_too(serve: Serve) -> None:
+    agent = await serve(attempt_limits={"tokens": 40})
     for status, kind in ((200, None), (403, "permission_error")):
         async with agent.post("/messages", messages=USER, max_tokens=5) as response:
             assert (response.status, (await response.json()).get("error", {}).get("type")) == (status, kind)
 
-    agent = Agent(http, await make_proxy(engine, attempt_limits={"seconds": 0.01}), attempt)
+    agent = await serve(attempt_limits={"seconds": 0.01})
     async with agent.chat() as response:
         assert response.status == 200
     await asyncio.sleep(0.02)
@@ -57,30 +53,17 @@ async def test_tokens_and_time_are_limits_too(
         assert "limit of 0.01 seconds is used up" in (await response.json())["error"]["message"]
 
 
-async def test_a_call_counts_once_however_often_it_is_tried(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine, attempt_limits={"calls": 2}, first_retry_seconds=0)
-    agent = Agent(http, proxy, attempt)
-    engine.faults = [503, 503, None, 503]
-    for status in (200, 200, 403):
-        async with agent.chat() as response:
-            assert response.status == status
-    assert len(engine.received) == 5
-
-
 async def test_what_is_not_the_agents_own_call_does_not_count(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, store: InMemoryLightningStore, http: Any
+    serve: Serve, store: InMemoryLightningStore, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, attempt_limits={"calls": 1})
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(attempt_limits={"calls": 1})
     judge = agent.base.replace("/v1", "/judge/v1")
     for _ in range(2):
         async with http.post(f"{judge}/chat/completions", json={"model": "small", "messages": USER}) as response:
             assert response.status == 200
         async with agent.post("/messages/count_tokens", messages=USER) as response:
             assert response.status == 201
-    async with own_calls(store, proxy, algorithm="mine") as llm:
+    async with own_calls(store, agent.proxy, algorithm="mine") as llm:
         for _ in range(3):
             async with http.post(
                 f"{llm.endpoint}/chat/completions", json={"model": "small", "messages": USER}

@@ -9,7 +9,7 @@ from lightning_http.auth import Keys
 from lightning_proxy import LLMProxy
 from lightning_proxy.owner import read_path
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve, refusal, status_of
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
@@ -38,30 +38,12 @@ async def test_a_call_of_no_attempt_can_be_allowed_and_is_not_recorded(
     assert (await store.statistics())["total_spans"] == 0
 
 
-@pytest.mark.parametrize("way", ["headers", "own header", "baggage"])
-async def test_headers_say_whose_call_it_is(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, way: str
-) -> None:
-    proxy = await make_proxy(engine, attribution_header="Trace_Id")
-    rollout_id, attempt_id = attempt.rollout_id, attempt.attempt.attempt_id
-    headers = {
-        "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
-        "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
-        "baggage": {
-            "baggage": f"a=b, agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id};p=1"
-        },
-    }[way]
-    assert (await call(http, proxy, headers))[0] == 200
-    assert (await Agent(http, proxy, attempt).span()).rollout_id == rollout_id
-
-
 async def test_a_call_is_part_of_the_trace_that_its_header_names(
     http: Any, proxy: LLMProxy, attempt: AttemptedRollout
 ) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     agent = Agent(http, proxy, attempt)
-    async with agent.chat(headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}) as response:
-        assert response.status == 200
+    assert await status_of(agent.chat(headers={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})) == 200
     span = await agent.span()
     assert (span.trace_id, span.parent_id) == (trace_id, "b7ad6b7169203331")
 
@@ -107,21 +89,18 @@ async def test_of_two_that_disagree_the_first_is_believed(
 
 
 async def test_only_the_newest_attempt_of_a_rollout_that_goes_on_may_call(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, attempt: AttemptedRollout
+    serve: Serve, http: Any, store: InMemoryLightningStore, attempt: AttemptedRollout
 ) -> None:
     clock = FakeClock()
-    proxy = await make_proxy(engine, clock=clock)
-    agent = Agent(http, proxy, attempt)
-    async with agent.chat() as response:
-        assert response.status == 200
+    agent = await serve(clock=clock)
+    assert await status_of(agent.chat()) == 200
     newer = await store.start_attempt(attempt.rollout_id)
     await clock.advance(1.0)
     async with agent.chat() as response:
         assert response.status == 403
         assert "is not the newest attempt" in (await response.json())["error"]["message"]
-    agent = Agent(http, proxy, newer)
-    async with agent.chat() as response:
-        assert response.status == 200
+    agent = Agent(http, agent.proxy, newer)
+    assert await status_of(agent.chat()) == 200
     await store.update_attempt(newer.rollout_id, newer.attempt.attempt_id, status="succeeded")
     await clock.advance(1.0)
     async with agent.chat() as response:
@@ -160,40 +139,17 @@ class TestKeys:
         assert key not in (await agent.span()).model_dump_json()
 
     async def test_a_key_in_the_url_is_one_and_goes_no_further(
-        self,
-        http: Any,
-        make_proxy: MakeProxy,
-        engine: FakeEngine,
-        attempt: AttemptedRollout,
-        key: str,
-        caplog: pytest.LogCaptureFixture,
+        self, serve: Serve, http: Any, engine: FakeEngine, key: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("DEBUG")
-        proxy = await make_proxy(engine, key="secret", allow_paths=["rerank"])
-        agent = Agent(http, proxy, attempt)
-        assert (await call(http, proxy, {}, f"/v1/messages?beta=true&key={key}"))[0] == 200
-        async with http.post(f"{agent.base}/rerank?key={key}&a=1", json={"model": "small"}) as response:
-            assert response.status == 201
+        agent = await serve(key="secret", allow_paths=["rerank"])
+        assert (await call(http, agent.proxy, {}, f"/v1/messages?beta=true&key={key}"))[0] == 200
+        assert await status_of(http.post(f"{agent.base}/rerank?key={key}&a=1", json={"model": "small"})) == 201
         assert engine.received[1].path == "/v1/rerank?a=1"
-        assert (await call(http, proxy, {}, "/v1/messages?key=agl-at-x.y"))[0] == 401
+        assert (await call(http, agent.proxy, {}, "/v1/messages?key=agl-at-x.y"))[0] == 401
         (span,) = await agent.spans()
         assert key not in span.model_dump_json() + caplog.text
         assert "key" not in str([received.headers for received in engine.received]).lower()
-
-    async def test_it_is_the_key_that_a_stores_server_mints(
-        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, attempt: AttemptedRollout
-    ) -> None:
-        minted = Keys("secret").mint(store.run_id, attempt.rollout_id, attempt.attempt.attempt_id, 4e9)
-        assert (await call(http, proxy, {"authorization": f"Bearer {minted}"}))[0] == 200
-
-    async def test_it_opens_no_other_attempt(
-        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, key: str
-    ) -> None:
-        other = await store.start_rollout({})
-        path = f"/rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}/v1/chat/completions"
-        status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, path)
-        assert status == 403
-        assert answer["error"]["code"] == "wrong_attempt"
 
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("besides", [None, "URL", "headers"])
@@ -226,12 +182,6 @@ class TestKeys:
         assert answer["error"]["code"] == "not_allowed"
         assert (await proxy.status())["is_paused"] is False
 
-    @pytest.mark.parametrize("wrong", ["Bearer other", "Bearer agl-at-x.y", "Basic secret"])
-    async def test_a_wrong_key_is_refused(self, http: Any, proxy: LLMProxy, wrong: str) -> None:
-        status, answer = await call(http, proxy, {"authorization": wrong})
-        assert status == 401
-        assert "secret" not in answer["error"]["message"]
-
     async def test_a_good_key_counts_beside_one_that_is_none(self, http: Any, proxy: LLMProxy, key: str) -> None:
         good = {"authorization": f"Bearer {key}", "x-api-key": key, "api-key": key}
         for name, value in good.items():
@@ -247,10 +197,6 @@ class TestKeys:
         for name, other in (("authorization", "x-api-key"), ("x-api-key", "authorization")):
             headers = {name: f"Bearer {ended}" if name == "authorization" else str(ended), other: "Bearer dummy"}
             assert "has expired" in (await call(http, proxy, headers))[1]["error"]["message"]
-
-    async def test_the_algorithms_key_may_call_for_any_attempt(self, agent: Agent) -> None:
-        async with agent.chat(headers={"authorization": "Bearer secret"}) as response:
-            assert response.status == 200
 
     async def test_the_algorithm_steers_over_http(self, http: Any, proxy: LLMProxy, engine: FakeEngine) -> None:
         headers = {"authorization": "Bearer secret"}
@@ -282,16 +228,12 @@ async def test_a_proxy_without_a_key_answers_to_its_own_machine_only(http: Any, 
     "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
 )
 async def test_a_web_page_of_another_site_makes_no_calls(agent: Agent, engine: FakeEngine, headers: Any) -> None:
-    async with agent.chat(headers=headers) as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (403, "other_site")
+    assert await refusal(agent.chat(headers=headers)) == (403, "other_site")
     attempt = agent.rollout.attempt
     flush = f"{agent.proxy.url}/rollout/{attempt.rollout_id}/attempt/{attempt.attempt_id}/flush"
-    async with agent.http.post(flush, headers=headers) as response:
-        assert response.status == 403
-    async with agent.chat(headers={"Origin": agent.proxy.url, "Sec-Fetch-Site": "same-origin"}) as response:
-        assert response.status == 200
-    async with agent.http.get(f"{agent.proxy.url}/health", headers={"Sec-Fetch-Site": "cross-site"}) as response:
-        assert response.status == 200
+    assert await status_of(agent.http.post(flush, headers=headers)) == 403
+    assert await status_of(agent.chat(headers={"Origin": agent.proxy.url, "Sec-Fetch-Site": "same-origin"})) == 200
+    assert await status_of(agent.http.get(f"{agent.proxy.url}/health", headers={"Sec-Fetch-Site": "cross-site"})) == 200
 
 
 async def test_a_proxy_without_a_key_cannot_be_steered_over_http(http: Any, proxy: LLMProxy) -> None:

@@ -14,15 +14,6 @@ from proxy_fixtures import Agent, MakeProxy
 from lightning_core.store import InMemoryLightningStore
 
 
-def test_a_budget_costs_no_server() -> None:
-    program = (
-        "import sys; from lightning_core.budget import Budget; "
-        "heavy = {'aiohttp', 'uvicorn', 'fastapi', 'starlette'} & set(sys.modules); print(*heavy)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
-    assert (done.stdout, done.stderr) == ("\n", "")
-
-
 @pytest.mark.parametrize(("module", "server"), [("llm_proxy", "fastapi"), ("openai_backend", "uvicorn")])
 def test_a_proxy_costs_no_web_framework_and_a_backend_no_server(module: str, server: str) -> None:
     program = f"import sys; import lightning_proxy.{module}; print({server!r} in sys.modules)"

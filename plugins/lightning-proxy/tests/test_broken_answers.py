@@ -8,9 +8,7 @@ import openai
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
-
-from lightning_core.types import AttemptedRollout
+from proxy_fixtures import Agent, Serve
 
 PATHS = ["/chat/completions", "/completions", "/messages", "/responses"]
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 9}
@@ -161,37 +159,14 @@ async def client(agent: Agent) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def test_openais_client_raises_what_is_wrong_with_an_answer(
-    client: openai.AsyncOpenAI, engine: FakeEngine
-) -> None:
-    user: Any = [{"role": "user", "content": "hi"}]
-    for broken in BROKEN:
-        answer_with(engine, GOOD["/chat/completions"], broken)
-        with pytest.raises(openai.APIError):
-            _ = [
-                chunk async for chunk in await client.chat.completions.create(model="small", messages=user, stream=True)
-            ]
-        answer_with(engine, GOOD["/responses"], broken)
-        with pytest.raises(openai.APIError):
-            _ = [event async for event in await client.responses.create(model="small", input="hi", stream=True)]
-    answer_with(engine, b'{"choices": null}', kind="application/json")
-    with pytest.raises(openai.InternalServerError, match="an object without an answer"):
-        await client.chat.completions.create(model="small", messages=user)
-    answer_with(engine, b'{"output": null}', kind="application/json")
-    with pytest.raises(openai.InternalServerError, match="an object without an answer"):
-        await client.responses.create(model="small", input="hi")
-
-
 CHAT_ENDS = b'data: {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
 ASKED: dict[str, Any] = {"/messages": {"messages": SAID["messages"], "max_tokens": 9}, "/responses": {"input": "hi"}}
 DONE = b"data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize("path", ["/messages", "/responses"])
-async def test_of_a_converted_stream_nothing_comes_after_its_end(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
-) -> None:
-    agent = Agent(http, await make_proxy(engine, params={"chat_only": True}), attempt)
+async def test_of_a_converted_stream_nothing_comes_after_its_end(serve: Serve, engine: FakeEngine, path: str) -> None:
+    agent = await serve(params={"chat_only": True})
     answer_with(engine, GOOD["/chat/completions"] + CHAT_ENDS + DONE + b"data: junk\n\n", b"data: junk\n\n")
     async with agent.post(path, stream=True, **ASKED[path]) as response:
         text = await response.text()
@@ -202,9 +177,9 @@ async def test_of_a_converted_stream_nothing_comes_after_its_end(
 
 @pytest.mark.parametrize("path", ["/messages", "/responses"])
 async def test_a_converted_stream_without_a_finish_reason_is_an_error(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
+    serve: Serve, engine: FakeEngine, path: str
 ) -> None:
-    agent = Agent(http, await make_proxy(engine, params={"chat_only": True}), attempt)
+    agent = await serve(params={"chat_only": True})
     answer_with(engine, GOOD["/chat/completions"], DONE)
     async with agent.post(path, stream=True, **ASKED[path]) as response:
         text = await response.text()

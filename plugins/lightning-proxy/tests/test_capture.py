@@ -4,14 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from lightning_proxy.answer import output_messages
 from lightning_proxy.apis import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 from lightning_proxy.testing import FakeEngine, render, tokens_of
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve, status_of
 
 from lightning_core.adapter import (
-    LlmProxyTraceToTriplet,
     TracerTraceToTriplet,
     TraceToMessages,
     TraceToTrajectories,
@@ -70,20 +68,6 @@ async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) 
         {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
     ]
     assert ("gen_ai.response.time_to_first_chunk" in attributes) == stream
-
-
-@pytest.mark.usefixtures("vllm")
-@both_ways
-async def test_triplets_and_rewards_come_out(agent: Agent, stream: bool, store: InMemoryLightningStore) -> None:
-    await ask(agent, stream, [USER])
-    await reward(store, agent, 0.5)
-    spans = await agent.spans()
-    for adapter in (TracerTraceToTriplet(), LlmProxyTraceToTriplet()):
-        (triplet,) = adapter.adapt(spans)
-        assert triplet.prompt["token_ids"] == tokens_of(render([USER]))
-        assert triplet.response["token_ids"] == tokens_of("ok")
-        assert triplet.reward == 0.5
-    assert read_usage(spans).output_tokens == 2
 
 
 @pytest.mark.usefixtures("vllm")
@@ -168,108 +152,36 @@ async def test_calls_of_the_responses_api_are_recorded_without_tokens(agent: Age
     assert TraceToTrajectories().adapt(spans).lacks_token_ids
 
 
-@both_ways
-async def test_calls_of_anthropics_api_are_recorded(agent: Agent, engine: FakeEngine, stream: bool) -> None:
-    engine.replies = [{"content": "Let me add.", "tool_calls": [CALL]}]
-    said = [
-        {"role": "user", "content": "1+2?"},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "3"}]},
-    ]
-    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
-    await ask(agent, stream, said, "/messages", system="Be kind.", tools=[tool], max_tokens=10)
-    (conversation,) = TraceToMessages().adapt(await agent.spans())
-    roles = [message["role"] for message in conversation["messages"]]
-    assert roles == ["system", "user", "assistant", "tool", "assistant"]
-    assert conversation["messages"][3] == {"role": "tool", "content": "3", "tool_call_id": "t1"}
-    answer = conversation["messages"][-1]
-    assert answer["content"] == "Let me add."
-    assert json.loads(answer["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
-    assert conversation["tools"] == [TOOL]
-    attributes = (await agent.span()).attributes
-    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (9, 4)
-
-
-@pytest.mark.usefixtures("vllm")
-async def test_a_call_that_an_instrumentor_recorded_too_counts_once(
-    agent: Agent, store: InMemoryLightningStore
-) -> None:
-    await ask(agent, False, [USER])
-    (own,) = await agent.spans()
-    other = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.response.id": "chatcmpl-1"}
-    await store.add_span(
-        Span.from_attributes(name="openai.chat", attributes=other, rollout_id=own.rollout_id, attempt_id=own.attempt_id)
-    )
-    spans = await agent.spans()
-    assert len(spans) == 2
-    (call,) = read_model_calls(spans)
-    assert call.response_token_ids == tokens_of("ok")
-
-
-async def test_calls_are_ordered_by_when_they_began(agent: Agent, engine: FakeEngine) -> None:
-    import asyncio
-
-    engine.replies = ["slow", "quick"]
-    engine.hold = asyncio.Event()
-    slow = asyncio.create_task(ask(agent, False, [{"role": "user", "content": "first"}]))
-    await engine.began.wait()
-    engine.hold, hold = None, engine.hold
-    await ask(agent, False, [{"role": "user", "content": "second"}])
-    hold.set()
-    await slow
-    first, second = await agent.spans()
-    assert "first" in first.attributes["gen_ai.input.messages"]
-    assert "second" in second.attributes["gen_ai.input.messages"]
-
-
-async def test_what_was_said_can_be_left_out(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    proxy = await make_proxy(engine, capture_content=False, capture_tokens=False)
-    agent = Agent(http, proxy, attempt)
-    async with agent.chat("my secret", tools=[TOOL]) as response:
-        assert response.status == 200
+async def test_what_was_said_can_be_left_out(serve: Serve) -> None:
+    agent = await serve(capture_content=False, capture_tokens=False)
+    assert await status_of(agent.chat("my secret", tools=[TOOL])) == 200
     span = await agent.span()
     assert "my secret" not in span.model_dump_json()
     assert not {"gen_ai.tool.definitions", "prompt_token_ids", "response_token_ids"} & set(span.attributes)
     assert span.attributes["gen_ai.usage.input_tokens"] > 0
 
 
-async def test_what_was_said_can_be_redacted(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_was_said_can_be_redacted(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     def redact(what: str, value: Any) -> Any:
         if what == "output":
             raise RuntimeError("cannot")
         return json.loads(json.dumps(value).replace("secret", "***"))
 
-    agent = Agent(http, await make_proxy(engine, redact=redact), attempt)
-    async with agent.chat("my secret") as response:
-        assert response.status == 200
+    agent = await serve(redact=redact)
+    assert await status_of(agent.chat("my secret")) == 200
     attributes = (await agent.span()).attributes
     assert "my ***" in attributes["gen_ai.input.messages"]
     assert "gen_ai.output.messages" not in attributes
     assert "lightning.redaction_failed what=output" in caplog.text
 
 
-async def test_a_call_carries_the_version_of_the_weights_and_its_price(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    proxy = await make_proxy(engine, params={"input_cost_per_token": 0.5, "output_cost_per_token": 2.0})
-    agent = Agent(http, proxy, attempt)
-    proxy.set_weight_version(3)
-    async with agent.chat() as response:
-        assert response.status == 200
+async def test_a_call_carries_the_version_of_the_weights_and_its_price(serve: Serve) -> None:
+    agent = await serve(params={"input_cost_per_token": 0.5, "output_cost_per_token": 2.0})
+    agent.proxy.set_weight_version(3)
+    assert await status_of(agent.chat()) == 200
     span = await agent.span()
     assert span.attributes["agentlightning.weight_version"] == "3"
     assert read_usage([span]).cost == 7 * 0.5 + 2 * 2.0
-
-
-async def test_half_a_surrogate_pair_does_no_harm(agent: Agent, engine: FakeEngine) -> None:
-    engine.replies = ["a\ud83d"]
-    async with agent.chat() as response:
-        assert response.status == 200
-        assert (await response.json())["choices"][0]["message"]["content"] == "a\ud83d"
 
 
 @both_ways
@@ -290,15 +202,6 @@ async def test_tokens_of_anthropics_cache_count(
     else:
         answer = dialect.read({"content": [], "usage": {"input_tokens": 4, "output_tokens": 10, **cache}})
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (51_004, 10, 50_000)
-
-
-@pytest.mark.parametrize("logprobs", [0, 2])
-async def test_completions_have_the_logprobs_that_the_agent_asked_for(
-    agent: Agent, engine: FakeEngine, logprobs: int
-) -> None:
-    async with agent.post("/completions", prompt="abc", logprobs=logprobs) as response:
-        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.111, -0.107]
-    assert engine.received[0].fields["logprobs"] == logprobs
 
 
 FUNCTION_CALL = {"name": "add", "arguments": '{"a": 1,"b":2}'}
@@ -347,27 +250,6 @@ async def test_calls_of_tools_that_are_no_functions_are_recorded(agent: Agent, e
     assert json.loads(attributes["gen_ai.output.messages"])[0]["parts"] == [CUSTOM_PART]
 
 
-def test_a_streamed_call_of_a_tool_that_is_no_function_is_put_together() -> None:
-    assembler = Assembler(DIALECTS["/chat/completions"])
-    begun = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "sh", "input": ""}}
-    for call in (begun, {"index": 0, "custom": {"input": "ls"}}, {"index": 0, "custom": {"input": " -l"}}):
-        assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
-    assert output_messages(assembler.answer())[0]["parts"] == [CUSTOM_PART]
-
-
-def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> None:
-    dialect = DIALECTS["/responses"]
-    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "sh", "input": "ls -l"}
-    answer = dialect.read({"status": "completed", "output": [item]})
-    assert answer.choices[0].finish_reason == "tool_calls"
-    assert output_messages(answer)[0]["parts"] == [CUSTOM_PART]
-    result = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}
-    assert dialect.messages({"input": [item, result]}) == [
-        {"role": "assistant", "parts": [CUSTOM_PART]},
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": "a.txt"}]},
-    ]
-
-
 @pytest.mark.parametrize(
     ("error", "failure"),
     [(None, None), ({}, None), ({"message": None, "code": 0}, None), ({"message": "full"}, "full"), ("x", "x")],
@@ -379,16 +261,6 @@ def test_a_stream_has_failed_where_its_error_says_something(path: str, error: An
     assembler.feed(ServerEvent(b"", "", b""), {"choices": [choice], "error": error})
     assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "error": None})
     assert assembler.answer().failure == failure
-
-
-async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine, redact=lambda what, value: object()), attempt)
-    await ask(agent, False, [USER])
-    span = await agent.span()
-    assert span.status.status_code == "OK"
-    assert "gen_ai.input.messages" not in span.attributes
 
 
 async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
@@ -413,48 +285,7 @@ async def test_a_call_of_which_nobody_says_the_model_is_named_by_its_operation(
     make_proxy: MakeProxy, attempt: AttemptedRollout, http: Any, path: str, operation: str
 ) -> None:
     agent = Agent(http, await make_proxy(), attempt)  # no model to go to
-    async with agent.post(path, model=None, messages=[USER]) as response:
-        assert response.status == 503
+    assert await status_of(agent.post(path, model=None, messages=[USER])) == 503
     span = await agent.span()
     assert span.name == operation
     assert "gen_ai.request.model" not in span.attributes
-
-
-def test_an_event_whose_type_is_no_text_is_passed_over() -> None:
-    assembler = Assembler(DIALECTS["/responses"])
-    assembler.feed(ServerEvent(b"", "", b""), {"type": ["response.completed"]})
-    assert not assembler.is_ended
-
-
-def test_a_stream_is_read_as_the_same_answer_in_one_piece() -> None:
-    first = {"role": "assistant", "content": "", "reasoning": "Hm", "tool_calls": None}
-    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": ""}}
-    pieces = [
-        {"index": 1, "delta": {"content": ""}, "finish_reason": None},
-        {"index": 0, "delta": first, "logprobs": None},
-        {"index": 0, "delta": {"reasoning": "m."}, "token_ids": [1], "logprobs": {"content": [{"logprob": -0.1}]}},
-        {"index": 0, "delta": {"tool_calls": [call]}, "token_ids": [2], "logprobs": {"content": [{"logprob": -0.2}]}},
-        {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1,"b":2}'}}]}},
-        {"index": 1, "delta": {"refusal": "No."}, "finish_reason": "stop"},
-        {"index": 0, "delta": {}, "finish_reason": "tool_calls"},
-    ]
-    dialect = DIALECTS["/chat/completions"]
-    assembler = Assembler(dialect, choices=2)
-    for piece in pieces:
-        assert not assembler.is_complete(assembler.answer())
-        assembler.feed(ServerEvent(b"", "", b""), {"id": "c", "prompt_token_ids": [7], "choices": [piece]})
-    assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
-    streamed = assembler.answer()
-    assert assembler.is_complete(streamed)
-    assert not assembler.is_ended
-
-    message = {"content": None, "reasoning": "Hmm.", "tool_calls": [{"index": 0, **CALL}]}
-    logprobs = {"content": [{"logprob": -0.1}, {"logprob": -0.2}]}
-    choices = [
-        {"message": message, "token_ids": [1, 2], "logprobs": logprobs, "finish_reason": "tool_calls"},
-        {"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"},
-    ]
-    usage = {"prompt_tokens": 1, "completion_tokens": 2}
-    whole = dialect.read({"id": "c", "choices": choices, "usage": usage, "prompt_token_ids": [7]})
-    whole.choices[0].content = ""  # a stream begins with an empty text
-    assert streamed == whole

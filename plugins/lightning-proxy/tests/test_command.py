@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreServer
 from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import status_of
 
 from lightning_core.cli import agl
 from lightning_core.store import InMemoryLightningStore
@@ -81,8 +82,7 @@ async def test_calls_are_recorded_in_the_store_of_another_process(
             body = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
             async with http.post(f"{base}/v1/chat/completions", json=body, headers=headers) as response:
                 assert response.status == 200, await response.text()
-            async with http.post(f"{base}/flush", headers=headers) as response:
-                assert response.status == 204
+            assert await status_of(http.post(f"{base}/flush", headers=headers)) == 204
             (span,) = await store.query_spans(rollout.rollout_id)
             assert span.name == "chat small"
             process.send_signal(signal.SIGTERM)

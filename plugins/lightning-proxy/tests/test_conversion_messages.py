@@ -1,13 +1,15 @@
 """Messages to chat and back: nothing is lost, and what chat cannot say is refused by its name."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 from chat_answers import chunks, message, messages, texts, values, whole
 from hypothesis import given, strategies
-from lightning_proxy.apis import CONVERTIBLE
+from lightning_proxy.apis import CONVERTIBLE, Assembler
 from lightning_proxy.request import Refused
+from lightning_proxy.sse import ServerEvent
 
 MESSAGES = CONVERTIBLE["/messages"]
 HI = [{"role": "user", "content": "hi"}]
@@ -23,34 +25,6 @@ def refusal(**fields: Any) -> str:
         asked(**fields)
     assert caught.value.status == 400
     return caught.value.message
-
-
-def streamed(said: dict[str, Any], size: int, reason: str | None = None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The events of a stream, and the message that they make."""
-    conversion = MESSAGES.stream({"model": "small"})
-    events = [event for chunk in chunks(said, size, reason) for event in conversion.feed(chunk)]
-    events += conversion.finish()
-    found: dict[str, Any] = {}
-    arguments: dict[int, str] = {}
-    for event in events:
-        if event["type"] == "message_start":
-            found = json.loads(json.dumps(event["message"]))
-        elif event["type"] == "content_block_start":
-            assert event["index"] == len(found["content"])
-            found["content"].append(dict(event["content_block"]))
-        elif event["type"] == "content_block_delta":
-            block = found["content"][event["index"]]
-            for name, piece in event["delta"].items():
-                if name == "partial_json":
-                    arguments[event["index"]] = arguments.get(event["index"], "") + piece
-                elif name != "type":
-                    block[name] += piece
-        elif event["type"] == "message_delta":
-            found |= event["delta"]
-            found["usage"] = event["usage"]
-    for index, given_json in arguments.items():
-        found["content"][index]["input"] = json.loads(given_json)
-    return events, found
 
 
 def essence(said: dict[str, Any]) -> dict[str, Any]:
@@ -73,14 +47,16 @@ def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str
 
 @given(messages, strategies.integers(1, 9))
 def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], size: int) -> None:
-    events, found = streamed(said, size)
+    conversion, assembler = MESSAGES.stream({"model": "small"}), Assembler(MESSAGES)
+    events = [event for chunk in chunks(said, size) for event in conversion.feed(chunk)] + conversion.finish()
+    for event in events:
+        assembler.feed(ServerEvent(b"", "", b""), json.loads(json.dumps(event)))
     answer = MESSAGES.from_chat(whole(said), {"model": "small"})
-    assert {**found, "id": ""} == {**answer, "id": ""}
+    assert assembler.answer() == dataclasses.replace(MESSAGES.read(answer), id=assembler.id)
     assert events[0]["type"] == "message_start"
     assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
-    begun = [event["index"] for event in events if event["type"] == "content_block_start"]
-    ended = [event["index"] for event in events if event["type"] == "content_block_stop"]
-    assert begun == ended == list(range(len(answer["content"])))
+    for kind in ("content_block_start", "content_block_stop"):
+        assert [each["index"] for each in events if each["type"] == kind] == list(range(len(answer["content"])))
 
 
 blocks = strategies.builds(lambda text: {"type": "text", "text": text}, texts)
@@ -141,10 +117,7 @@ def test_a_tool_keeps_its_schema(schema: dict[str, Any]) -> None:
         ({"type": "any"}, {"tool_choice": "required"}),
         ({"type": "none"}, {"tool_choice": "none"}),
         ({"type": "tool", "name": "add"}, {"tool_choice": {"type": "function", "function": {"name": "add"}}}),
-        (
-            {"type": "auto", "disable_parallel_tool_use": True},
-            {"tool_choice": "auto", "parallel_tool_calls": False},
-        ),
+        ({"type": "auto", "disable_parallel_tool_use": True}, {"tool_choice": "auto", "parallel_tool_calls": False}),
     ],
 )
 def test_the_choice_of_a_tool_is_chats(choice: dict[str, Any], expected: dict[str, Any]) -> None:

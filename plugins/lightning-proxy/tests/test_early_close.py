@@ -10,10 +10,7 @@ from proxy_fixtures import Agent
 
 from lightning_core.adapter import TraceToTrajectories
 
-PATHS = {
-    "/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
-    "/completions": {"prompt": "hi"},
-}
+PATHS = {"/chat/completions": {"messages": [{"role": "user", "content": "hi"}]}, "/completions": {"prompt": "hi"}}
 
 
 def held_after(engine: FakeEngine, finished: int) -> None:
@@ -66,26 +63,3 @@ async def test_a_stream_that_is_closed_at_the_finish_reason_is_a_call_to_learn_f
     assert len(TraceToTrajectories().adapt([span]).rows) == 1
     status = await agent.proxy.status()
     assert (status["failed"], status["hung_up"]) == (0, 0)
-
-
-@pytest.mark.parametrize(("finished", "error"), [(1, "client_disconnected"), (2, None)])
-async def test_of_two_answers_both_must_be_complete(
-    agent: Agent, engine: FakeEngine, finished: int, error: str | None
-) -> None:
-    held_after(engine, finished)
-    await close_after(agent, "/chat/completions", finished, n=2)
-    await asyncio.wait_for(engine.cancelled.wait(), 20)
-    assert (await agent.span()).attributes.get("error.type") == error
-
-
-async def test_the_replica_that_gave_the_answer_is_sound(agent: Agent, engine: FakeEngine) -> None:
-    held_after(engine, 1)
-    for _ in range(3):
-        engine.cancelled.clear()
-        await close_after(agent, "/chat/completions", 1)
-        await asyncio.wait_for(engine.cancelled.wait(), 20)
-        engine.faults = ["dies_mid_stream"]
-        async with agent.chat(stream=True) as response:
-            assert "backend_broke" in await response.text()
-    (replica,) = (await agent.proxy.status())["replicas"]
-    assert replica["is_up"]

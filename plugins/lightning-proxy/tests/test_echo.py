@@ -43,9 +43,3 @@ def test_logprobs_are_those_of_the_answers_tokens(echoed: list[float | None], st
 
     assert answer.prompt_token_ids == PROMPT
     assert (answer.choices[0].token_ids, answer.choices[0].logprobs) == (ANSWER, OF_ANSWER)
-
-
-def test_logprobs_that_fit_nothing_are_left_as_they_are() -> None:
-    answer = read(choice(ANSWER, [-0.1] * 4, prompt_token_ids=PROMPT), stream=False)
-
-    assert answer.choices[0].logprobs == [-0.1] * 4

@@ -3,13 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
-
-from lightning_core.types import AttemptedRollout
+from proxy_fixtures import Serve
 
 
 class Endless(FakeEngine):
@@ -35,11 +32,9 @@ async def endless() -> AsyncIterator[Endless]:
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
-async def test_an_answer_over_the_limit_is_broken_off(
-    make_proxy: MakeProxy, endless: Endless, attempt: AttemptedRollout, http: aiohttp.ClientSession, status: int
-) -> None:
+async def test_an_answer_over_the_limit_is_broken_off(serve: Serve, endless: Endless, status: int) -> None:
     endless.status = status
-    agent = Agent(http, await make_proxy(endless, params={"max_answer_bytes": 100_000}), attempt)
+    agent = await serve(endless, params={"max_answer_bytes": 100_000})
     async with agent.chat() as response:
         answer = await response.json()
     assert (response.status, answer["error"]["code"]) == (502, "backend_broke")
@@ -48,20 +43,9 @@ async def test_an_answer_over_the_limit_is_broken_off(
     assert len(endless.received) == 1
 
 
-async def test_an_answer_within_the_limit_is_whole(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: aiohttp.ClientSession
-) -> None:
-    engine.replies = ["x" * 30_000]
-    agent = Agent(http, await make_proxy(engine), attempt)
-    async with agent.chat() as response:
-        assert (await response.json())["choices"][0]["message"]["content"] == "x" * 30_000
-
-
-async def test_a_stream_of_comments_is_one_that_does_not_go_on(
-    make_proxy: MakeProxy, endless: Endless, attempt: AttemptedRollout, http: aiohttp.ClientSession
-) -> None:
+async def test_a_stream_of_comments_is_one_that_does_not_go_on(serve: Serve, endless: Endless) -> None:
     endless.content_type, endless.piece, endless.pause_seconds = "text/event-stream", b": wait\n\n", 0.02
-    agent = Agent(http, await make_proxy(endless, params={"stream_timeout": 0.2}), attempt)
+    agent = await serve(endless, params={"stream_timeout": 0.2})
     async with agent.chat(stream=True) as response:
         text = await response.text()
     assert "backend_timeout" in text

@@ -5,39 +5,31 @@ from typing import Any
 import pytest
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, model
+from proxy_fixtures import Serve, model, status_of
 
 from lightning_core.errors import ConfigError
-from lightning_core.types import AttemptedRollout
 
 
 @pytest.mark.parametrize("given", [{}, {"api_key": "os.environ/OPENAI_API_KEY"}])
 async def test_the_key_of_the_environment_goes_to_the_endpoint_of_the_environment(
-    http: Any,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    attempt: AttemptedRollout,
-    monkeypatch: pytest.MonkeyPatch,
-    given: dict[str, str],
+    serve: Serve, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", engine.url)
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-engine")
     entry = {"model_name": "small", "litellm_params": {"model": "openai/small", **given}}
-    agent = Agent(http, await make_proxy(model_list=[entry]), attempt)
-    async with agent.chat() as response:
-        assert response.status == 200
+    agent = await serve(model_list=[entry])
+    assert await status_of(agent.chat()) == 200
     (received,) = engine.received
     assert received.headers["Authorization"] == "Bearer key-of-the-engine"
 
 
 async def test_an_endpoint_that_is_given_gets_no_key_of_the_environment(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, http: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://other.invalid/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-another")
-    agent = Agent(http, await make_proxy(model_list=[model(engine)]), attempt)
-    async with agent.chat() as response:
-        assert response.status == 200
+    agent = await serve(model_list=[model(engine)])
+    assert await status_of(agent.chat()) == 200
     assert "Authorization" not in engine.received[0].headers
 
 

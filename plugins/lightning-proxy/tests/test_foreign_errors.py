@@ -4,7 +4,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -69,14 +68,6 @@ async def test_an_error_without_the_apis_form_keeps_its_words(
     for span in await agent.spans():
         assert span.status.description == words
         assert span.attributes["error.type"] == str(status)
-
-
-async def test_fields_of_its_own_reach_the_client_too(agent: Agent, upstream: Upstream) -> None:
-    upstream.answer = (422, "application/json", json.dumps({"detail": INVALID}))
-    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.UnprocessableEntityError, match="Field required") as raised:
-            await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "hi"}])
-    assert raised.value.response.json()["detail"] == INVALID
 
 
 async def test_an_error_without_words_says_where_it_comes_from(agent: Agent, upstream: Upstream) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies
 from lightning_proxy.apis import GEMINI
 from lightning_proxy.request import Refused
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, status_of
 
 from lightning_core.types import AttemptedRollout
 
@@ -206,8 +206,7 @@ async def test_it_is_recorded_with_tokens_and_with_what_was_ignored(converted: A
 
 
 async def test_any_backend_answers_it_by_chat(agent: Agent, engine: FakeEngine) -> None:
-    async with post(agent) as response:
-        assert response.status == 200
+    assert await status_of(post(agent)) == 200
     assert engine.received[0].path == "/v1/chat/completions"
 
 

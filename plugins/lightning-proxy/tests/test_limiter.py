@@ -9,7 +9,7 @@ import pytest
 from lightning_proxy import Drained, LLMProxy
 from lightning_proxy.running import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve, held, status_of
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
@@ -21,64 +21,53 @@ async def until(proxy: LLMProxy, **wanted: int) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine, max_concurrent_calls=2, max_waiting_calls=2)
-    agent = Agent(http, proxy, attempt)
+async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(max_concurrent_calls=2, max_waiting_calls=2)
     engine.hold = asyncio.Event()
     calls = [asyncio.create_task(agent.chat(str(number)).__aenter__()) for number in range(4)]
-    await until(proxy, in_flight=2, waiting=2)
+    await until(agent.proxy, in_flight=2, waiting=2)
     async with agent.chat() as response:
         assert (response.status, response.headers["retry-after"]) == (503, "1")
         assert (await response.json())["error"]["code"] == "proxy_full"
     engine.hold.set()
     assert [(await call).status for call in calls] == [200] * 4
     assert engine.most_open_calls == 2
-    await until(proxy, in_flight=0, waiting=0)
+    await until(agent.proxy, in_flight=0, waiting=0)
 
 
-async def test_a_call_that_waits_for_too_long_is_refused_and_leaves_its_place(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine, max_concurrent_calls=1, queue_seconds=0.05)
-    agent = Agent(http, proxy, attempt)
-    engine.hold = asyncio.Event()
-    first = asyncio.create_task(agent.chat().__aenter__())
-    await engine.began.wait()
+async def test_a_call_that_waits_for_too_long_is_refused_and_leaves_its_place(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(max_concurrent_calls=1, queue_seconds=0.05)
+    first = await held(engine, agent.chat())
     async with agent.chat() as response:
         assert response.status == 503
         assert "none ended within 0.05 s" in (await response.json())["error"]["message"]
     engine.hold.set()
     assert (await first).status == 200
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
 
 
 @pytest.mark.parametrize("waits_for", ["a turn", "new weights"])
 async def test_an_agent_that_hangs_up_while_its_call_waits_leaves_its_place_to_the_next(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, waits_for: str
+    serve: Serve, engine: FakeEngine, attempt: AttemptedRollout, waits_for: str
 ) -> None:
-    proxy = await make_proxy(engine, max_concurrent_calls=1)
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(max_concurrent_calls=1)
     engine.hold = asyncio.Event()
     first = None
     if waits_for == "a turn":
         first = asyncio.create_task(agent.chat().__aenter__())
-        await until(proxy, in_flight=1)
+        await until(agent.proxy, in_flight=1)
     else:
-        await proxy.pause()
+        await agent.proxy.pause()
     async with aiohttp.ClientSession() as own:
-        gone = asyncio.create_task(Agent(own, proxy, attempt).chat().__aenter__())
-        await until(proxy, waiting=1)
+        gone = asyncio.create_task(Agent(own, agent.proxy, attempt).chat().__aenter__())
+        await until(agent.proxy, waiting=1)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
-    await until(proxy, waiting=0)
+    await until(agent.proxy, waiting=0)
     engine.hold.set()
-    await proxy.resume()
+    await agent.proxy.resume()
     assert first is None or (await first).status == 200
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
 
 
 async def test_a_pause_that_lasts_gives_a_retryable_answer(agent: Agent, proxy: LLMProxy) -> None:
@@ -96,42 +85,32 @@ async def test_a_pause_that_lasts_gives_a_retryable_answer(agent: Agent, proxy: 
     assert (await call).status == 200
 
 
-async def test_new_weights_under_running_agents(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine)
-    agent = Agent(http, proxy, attempt)
-    proxy.set_weight_version(1)
-    engine.hold = asyncio.Event()
-    old = asyncio.create_task(agent.chat().__aenter__())
-    await engine.began.wait()
-    await proxy.pause()
+async def test_new_weights_under_running_agents(serve: Serve, engine: FakeEngine, http: Any) -> None:
+    agent = await serve()
+    agent.proxy.set_weight_version(1)
+    old = await held(engine, agent.chat())
+    await agent.proxy.pause()
     engine.began.clear()
     new = asyncio.create_task(agent.chat().__aenter__())
-    draining = asyncio.create_task(proxy.drain(timeout=20))
-    async with http.get(f"{proxy.url}/health"):  # by then the call before it has come
+    draining = asyncio.create_task(agent.proxy.drain(timeout=20))
+    async with http.get(f"{agent.proxy.url}/health"):  # by then the call before it has come
         engine.hold.set()
     assert await draining == Drained(finished=1, aborted=0)
-    proxy.set_weight_version(2)
+    agent.proxy.set_weight_version(2)
     assert not engine.began.is_set()
-    await proxy.resume()
+    await agent.proxy.resume()
     assert [(await call).status for call in (old, new)] == [200, 200]
     versions = [span.attributes["agentlightning.weight_version"] for span in await agent.spans()]
     assert versions == ["1", "2"]
 
 
-async def test_a_call_that_is_cut_off_is_told_to_try_again(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine)
-    agent = Agent(http, proxy, attempt)
-    engine.hold = asyncio.Event()
-    whole = asyncio.create_task(agent.chat().__aenter__())
-    await engine.began.wait()
+async def test_a_call_that_is_cut_off_is_told_to_try_again(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve()
+    whole = await held(engine, agent.chat())
     stream = await agent.chat(stream=True).__aenter__()
     await stream.content.readuntil(b"\n\n")
-    await proxy.pause()
-    assert await proxy.drain(timeout=0) == Drained(finished=0, aborted=2)
+    await agent.proxy.pause()
+    assert await agent.proxy.drain(timeout=0) == Drained(finished=0, aborted=2)
     response = await whole
     assert response.status == 503
     assert response.headers["retry-after"] == "1"
@@ -139,12 +118,9 @@ async def test_a_call_that_is_cut_off_is_told_to_try_again(
     await asyncio.wait_for(engine.cancelled.wait(), 20)
 
 
-async def test_a_call_is_not_tried_again_while_new_weights_come(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine, first_retry_seconds=0.001)
-    agent = Agent(http, proxy, attempt)
-    proxy.set_weight_version(1)
+async def test_a_call_is_not_tried_again_while_new_weights_come(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(first_retry_seconds=0.001)
+    agent.proxy.set_weight_version(1)
     engine.hold = asyncio.Event()
     engine.replies = ["ok"]
     real = engine._fail
@@ -158,12 +134,12 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(
     engine.faults = [503]
     call = asyncio.create_task(agent.chat().__aenter__())
     await engine.began.wait()
-    await proxy.pause()
+    await agent.proxy.pause()
     engine.hold.set()
-    assert await proxy.drain(timeout=20) == Drained(finished=1, aborted=0)
+    assert await agent.proxy.drain(timeout=20) == Drained(finished=1, aborted=0)
     assert len(engine.received) == 1
-    proxy.set_weight_version(2)
-    await proxy.resume()
+    agent.proxy.set_weight_version(2)
+    await agent.proxy.resume()
     assert (await call).status == 200
     assert (await agent.span()).attributes["agentlightning.weight_version"] == "2"
 

@@ -98,24 +98,6 @@ async def test_a_live_attempt_waits_a_moment_for_a_store_that_hangs(
     assert store.questions == 2
 
 
-async def test_an_answer_that_came_too_late_for_one_call_counts_for_the_next(
-    attempts: LiveAttempts, store: Hesitant, clock: FakeClock, owner: Owner
-) -> None:
-    await attempts.require(owner, has_key=False)
-    await store.update_attempt(owner.rollout_id, owner.attempt_id, status="failed")
-    await clock.advance(1.0)
-    store.gate.clear()
-    first = asyncio.create_task(attempts.require(owner, has_key=False))
-    await clock.until_waiting(2)
-    await clock.advance(0.3)
-    await first
-    store.gate.set()
-    await clock.advance(0.0)
-    with pytest.raises(Refused, match="has ended"):
-        await attempts.require(owner, has_key=False)
-    assert store.questions == 2
-
-
 async def test_a_store_that_is_away_is_asked_again_after_a_second(
     attempts: LiveAttempts, store: Hesitant, clock: FakeClock, owner: Owner
 ) -> None:

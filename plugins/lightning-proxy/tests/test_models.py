@@ -4,12 +4,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, model
+from proxy_fixtures import Agent, MakeProxy, model, status_of
 
 from lightning_core.adapter import TracerTraceToTriplet
 from lightning_core.errors import ConfigError
@@ -55,21 +54,6 @@ async def test_a_model_has_other_names_and_one_takes_all_that_are_left(
     assert spans[1].attributes["gen_ai.request.model"] == "gpt-5"
 
 
-async def test_aliases_of_a_model_that_is_gone_are_not_listed(start: Any, large: FakeEngine) -> None:
-    agent = await start({"model_name": "small", "aliases": ["gpt-5", "*"]})
-    agent.proxy.update_model_list([model(large, "large")])
-    async with agent.http.get(f"{agent.base}/models") as response:
-        assert [each["id"] for each in (await response.json())["data"]] == ["large"]
-    async with agent.chat(model="gpt-5") as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
-
-
-async def test_a_name_that_stands_for_nothing_is_refused(start: Any) -> None:
-    agent = await start({"model_name": "large", "aliases": ["gpt-*"]})
-    async with agent.chat(model="claude") as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
-
-
 @pytest.mark.parametrize("fault", [429, 500, 502, 503, "dies"])
 async def test_the_next_model_answers_where_one_gives_no_answer(
     start: Any, engine: FakeEngine, large: FakeEngine, fault: Any
@@ -84,21 +68,7 @@ async def test_the_next_model_answers_where_one_gives_no_answer(
     assert span.attributes["agentlightning.tries"] == len(engine.received) + 1
     assert len(engine.received) == (1 if fault in (500, "dies") else 2)
     assert len(large.received) == 1
-    assert agent.proxy.budget is not None
-    assert agent.proxy.budget.used["calls"] == 1
-
-
-async def test_a_model_that_is_away_and_all_that_follow(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
-    agent = await start({"model_name": "small", "fallbacks": ["large"]})
-    await engine.stop()
-    async with agent.chat() as response:
-        assert (await response.json())["choices"][0]["message"]["content"] == "from large"
-    large.faults = [503] * 2
-    async with agent.chat() as response:
-        assert (response.status, (await response.json())["error"]["message"]) == (503, "told to answer 503")
-    await large.stop()
-    async with agent.chat() as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (503, "backend_unavailable")
+    assert agent.budget.used["calls"] == 1
 
 
 async def test_a_fallback_that_is_away_does_not_end_the_tries_of_the_client(
@@ -135,8 +105,7 @@ async def test_what_a_given_up_model_may_have_used_counts(start: Any, engine: Fa
         assert (await response.json())["choices"][0]["message"]["content"] == "from large"
         alone = (await agent.span()).attributes["gen_ai.usage.input_tokens"]
     assert isinstance(alone, int)
-    assert agent.proxy.budget is not None
-    assert agent.proxy.budget.used["usd"] > alone + 100
+    assert agent.budget.used["usd"] > alone + 100
     assert (await agent.span()).attributes["gen_ai.usage.cost"] == alone
 
 
@@ -163,16 +132,12 @@ async def test_a_stored_response_of_a_fallback_is_continued_there(
     engine.faults = [500]
     async with agent.post("/responses", model="gpt-5", input="hi") as response:
         first = (await response.json())["id"]
-    async with agent.post("/responses", model="gpt-5", input="and?", previous_response_id=first) as response:
-        assert response.status == 200
+    assert await status_of(agent.post("/responses", model="gpt-5", input="and?", previous_response_id=first)) == 200
     assert [each.fields["input"] for each in large.received] == ["hi", "and?"]
     assert [span.attributes[ANSWERED_BY] for span in await agent.spans()] == ["large", "large"]
 
 
-PARAMS = {
-    "default_params": {"temperature": 0.5, "max_tokens": 7},
-    "forced_params": {"top_p": 0.9, "stop": ["END"]},
-}
+PARAMS = {"default_params": {"temperature": 0.5, "max_tokens": 7}, "forced_params": {"top_p": 0.9, "stop": ["END"]}}
 
 
 @pytest.mark.parametrize(
@@ -191,22 +156,10 @@ async def test_parameters_are_set_by_model_and_by_the_names_of_the_api(
     start: Any, engine: FakeEngine, path: str, sent: dict[str, Any], got: dict[str, Any]
 ) -> None:
     agent = await start({"model_name": "small", **PARAMS})
-    async with agent.post(path, messages=USER, input="hi", prompt="hi", **sent) as response:
-        assert response.status == 200
+    assert await status_of(agent.post(path, messages=USER, input="hi", prompt="hi", **sent)) == 200
     fields = engine.received[0].fields
     assert {name: fields.get(name) for name in got} == got
     assert json.loads(engine.received[0].body) == fields
-
-
-async def test_forced_parameters_replace_those_of_the_agent_and_are_recorded(start: Any, engine: FakeEngine) -> None:
-    agent = await start({"model_name": "small", "forced_params": {"max_tokens": 5, "temperature": 0}})
-    async with agent.chat(max_completion_tokens=100, temperature=1.5) as response:
-        await response.read()
-    fields = engine.received[0].fields
-    assert (fields["max_completion_tokens"], fields["temperature"], fields.get("max_tokens")) == (5, 0, None)
-    span = await agent.span()
-    assert span.attributes["gen_ai.request.temperature"] == 0
-    assert span.attributes["gen_ai.request.max_tokens"] == 5
 
 
 @pytest.mark.parametrize("effort", ["low", "high"])
@@ -268,12 +221,3 @@ def test_one_alias_cannot_stand_for_two_models() -> None:
             allow_unattributed=True,
             models=[{"model_name": "a", "aliases": ["*"]}, {"model_name": "b", "aliases": ["*"]}],
         )
-
-
-async def test_an_http_client_that_names_the_model_of_a_count_gets_it_counted(
-    start: Any, engine: FakeEngine, http: aiohttp.ClientSession
-) -> None:
-    agent = await start({"model_name": "small", "aliases": ["claude-*"]})
-    async with agent.post("/messages/count_tokens", model="claude-x", messages=USER) as response:
-        assert (await response.json(content_type=None))["model"] == "small"
-    assert await agent.spans() == []

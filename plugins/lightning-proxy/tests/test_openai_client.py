@@ -11,7 +11,6 @@ from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
 from lightning_core.adapter import TraceToMessages
-from lightning_core.types import AttemptedRollout
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 USER: Any = [{"role": "user", "content": "hi"}]
@@ -46,30 +45,6 @@ async def test_it_reads_responses_whole_and_streamed(client: openai.AsyncOpenAI)
     stream = await client.responses.create(model="small", input="hi", stream=True)
     kinds = [event.type async for event in stream]
     assert kinds[-1] == "response.completed"
-
-
-async def test_its_errors_are_its_own(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
-    with pytest.raises(openai.NotFoundError, match="no model named 'none'"):
-        await client.chat.completions.create(model="none", messages=USER)
-    engine.faults = ["dies_mid_stream"]
-    stream = await client.chat.completions.create(model="small", messages=USER, stream=True)
-    with pytest.raises(openai.APIError, match="broke off its answer"):
-        _ = [chunk async for chunk in stream]
-    engine.faults = ["garbage"]
-    with pytest.raises(openai.InternalServerError, match="answered no JSON object"):
-        await client.chat.completions.create(model="small", messages=USER)
-
-
-async def test_it_does_not_try_again_when_the_budget_is_used_up(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
-) -> None:
-    proxy = await make_proxy(engine, budget={"calls": 1})
-    agent = Agent(http, proxy, attempt)
-    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=2) as client:
-        await client.chat.completions.create(model="small", messages=USER)
-        with pytest.raises(openai.APIStatusError, match="budget of 1 calls is used up"):
-            await client.chat.completions.create(model="small", messages=USER)
-    assert (await proxy.status())["calls"] == 2
 
 
 async def test_the_sync_client_works_beside_a_loop_that_is_blocked(agent: Agent) -> None:

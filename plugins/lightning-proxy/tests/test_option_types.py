@@ -1,12 +1,10 @@
 """A value of the wrong kind is told when the proxy is made, and not by every call."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.models import make_replicas
-from test_command import config, refused
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import default_registry
@@ -40,10 +38,6 @@ def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) 
         LLMProxy(**{option: value})
 
 
-def test_what_is_right_is_taken() -> None:
-    LLMProxy(port=None, queue_seconds=0, pause_seconds=3, flush_seconds=None, num_retries=0, max_concurrent_calls=1)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
@@ -73,20 +67,3 @@ def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
     with pytest.raises(ConfigError) as told:
         LLMProxy(key=31415926)  # type: ignore[arg-type]
     assert "31415926" not in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (
-            "max_concurrent_calls: lots\n",
-            ":7: the proxy: max_concurrent_calls is 'lots'; it has to be a whole number",
-        ),
-        (
-            "allow_unattributed: 'no'\n",
-            ":7: the proxy: allow_unattributed is 'no'; it has to be true or false",
-        ),
-    ],
-)
-def test_the_command_says_the_line(tmp_path: Path, more: str, message: str) -> None:
-    assert message in refused(config(tmp_path, "http://127.0.0.1:1/v1", more))

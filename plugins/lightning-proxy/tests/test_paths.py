@@ -1,13 +1,12 @@
 """An agent reaches what the proxy records and charges, and what belongs to its own attempt; an option opens more."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, model
+from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, status_of
 from yarl import URL
 
 from lightning_core.budget import Budget
@@ -71,28 +70,12 @@ async def test_the_key_of_the_proxy_opens_every_path(
     proxy = await make_proxy(engine, key="secret")
     base = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}" if is_of_attempt else ""
     url = URL(f"{proxy.url}{base}/v1{path}", encoded=True)
-    async with http.request(method, url, headers={"authorization": "Bearer secret"}) as response:
-        assert response.status == 201
+    assert await status_of(http.request(method, url, headers={"authorization": "Bearer secret"})) == 201
     assert len(engine.received) == 1
 
 
-async def test_the_backend_is_managed_in_a_pause_and_whatever_the_budget_is(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine
-) -> None:
-    budget = Budget(calls=1)
-    proxy = await make_proxy(engine, key="secret", budget=budget)
-    await proxy.pause()
-    url = f"{proxy.url}/v1/load_lora_adapter"
-    for _ in range(2):
-        async with asyncio.timeout(20), http.post(url, headers={"authorization": "Bearer secret"}) as response:
-            assert response.status == 201
-    assert budget.used["calls"] == 0
-
-
-async def test_the_option_opens_a_path_and_what_is_below_it(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    agent = Agent(http, await make_proxy(engine, allow_paths=["audio", "POST rerank"]), attempt)
+async def test_the_option_opens_a_path_and_what_is_below_it(serve: Serve, http: Any) -> None:
+    agent = await serve(allow_paths=["audio", "POST rerank"])
     asked = [("POST", "/audio/speech"), ("GET", "/audio"), ("POST", "/rerank"), ("GET", "/rerank"), ("POST", "/audio2")]
     statuses = []
     for method, path in asked:
@@ -101,27 +84,10 @@ async def test_the_option_opens_a_path_and_what_is_below_it(
     assert statuses == [201, 201, 201, 403, 403]
 
 
-def test_one_path_to_open_is_in_a_list_too() -> None:
-    with pytest.raises(ConfigError, match="allow_paths is 'audio'; it has to be a list"):
-        LLMProxy(allow_unattributed=True, allow_paths="audio")
-
-
 @pytest.mark.parametrize("path", ["*", "", "/v1/audio", "audio/*", "post audio", "audio/../files", "PSOT audio"])
 def test_a_path_to_open_that_is_not_one_is_an_error(path: str) -> None:
     with pytest.raises(ConfigError, match=r"allow_paths has .*'audio/speech' or 'POST audio/speech'"):
         LLMProxy(allow_unattributed=True, allow_paths=[path])
-
-
-@pytest.mark.parametrize("path", ["/messages/count_tokens", "/responses/input_tokens"])
-async def test_counting_tokens_is_no_call_for_a_budget(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
-) -> None:
-    budget = Budget(calls=1)
-    agent = Agent(http, await make_proxy(engine, budget=budget), attempt)
-    for _ in range(2):
-        async with agent.post(path, input="hi") as response:
-            assert response.status == 201
-    assert (budget.used["calls"], budget.unpriced_calls) == (0, 0)
 
 
 # What was stored
@@ -147,40 +113,28 @@ OF_RESPONSE = [
 @pytest.mark.parametrize(("method", "path"), OF_RESPONSE)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_an_attempt_stored_is_its_own_and_is_free(
-    http: Any,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    attempt: AttemptedRollout,
-    method: str,
-    path: str,
-    stream: bool,
+    serve: Serve, http: Any, engine: FakeEngine, method: str, path: str, stream: bool
 ) -> None:
     budget = Budget(calls=1)
-    proxy = await make_proxy(engine, budget=budget)
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(budget=budget)
     response_id = await respond(agent, stream=stream)
     before = (budget.used["calls"], budget.unpriced_calls)
-    async with http.request(method, f"{agent.base}{path.format(response_id)}?include=x") as response:
-        assert response.status == 201
+    assert await status_of(http.request(method, f"{agent.base}{path.format(response_id)}?include=x")) == 201
     assert engine.received[-1].path == f"/v1{path.format(response_id)}?include=x"
     assert (budget.used["calls"], budget.unpriced_calls) == before
 
-    assert proxy.store is not None
-    other = Agent(http, proxy, await proxy.store.start_rollout({}))
-    async with http.request(method, f"{other.base}{path.format(response_id)}") as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (404, "response_not_found")
+    assert agent.proxy.store is not None
+    other = Agent(http, agent.proxy, await agent.proxy.store.start_rollout({}))
+    assert await refusal(http.request(method, f"{other.base}{path.format(response_id)}")) == (404, "response_not_found")
     assert len(engine.received) == 2
 
 
-async def test_an_attempt_goes_on_from_its_own_response_alone(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    proxy = await make_proxy(engine)
-    agent = Agent(http, proxy, attempt)
+async def test_an_attempt_goes_on_from_its_own_response_alone(serve: Serve, http: Any, engine: FakeEngine) -> None:
+    agent = await serve()
     response_id = await respond(agent)
     await respond(agent, previous_response_id=response_id)
-    assert proxy.store is not None
-    other = Agent(http, proxy, await proxy.store.start_rollout({}))
+    assert agent.proxy.store is not None
+    other = Agent(http, agent.proxy, await agent.proxy.store.start_rollout({}))
     async with other.post("/responses", input="hi", previous_response_id=response_id) as response:
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (400, "previous_response_not_found")
@@ -189,15 +143,15 @@ async def test_an_attempt_goes_on_from_its_own_response_alone(
 
 @pytest.mark.parametrize("fields", [{"background": True}, {"conversation": "conv_1"}, {"conversation": {"id": "c"}}])
 async def test_what_would_be_fetched_later_or_belongs_to_the_account_is_refused(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, fields: dict[str, Any]
+    serve: Serve, fields: dict[str, Any]
 ) -> None:
-    agent = Agent(http, await make_proxy(engine), attempt)
+    agent = await serve()
     async with agent.post("/responses", input="hi", **fields) as response:
         error = (await response.json())["error"]
     assert response.status == 403
     assert next(iter(fields)) in error["message"]
     assert "allow_paths" in error["message"]
-    opened = Agent(http, await make_proxy(engine, allow_paths=["responses", "conversations"]), attempt)
+    opened = await serve(allow_paths=["responses", "conversations"])
     await respond(opened, **fields)
 
 
@@ -209,33 +163,31 @@ async def test_of_two_models_a_stored_response_is_asked_of_the_backend_that_has_
         proxy = await make_proxy(model_list=entries)
         agent = Agent(http, proxy, attempt)
         response_id = await respond(agent, model="large")
-        async with http.get(f"{agent.base}/responses/{response_id}") as response:
-            assert response.status == 201
+        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
         proxy.update_model_list(entries[1:])
-        async with http.get(f"{agent.base}/responses/{response_id}") as response:
-            assert response.status == 201
+        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
         proxy.update_model_list(entries[:1])
-        async with http.get(f"{agent.base}/responses/{response_id}") as response:
-            assert response.status == 404
+        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 404
         assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 3
     assert engine.received == []
 
 
 async def test_a_backend_that_leaves_the_model_list_meanwhile_is_not_asked(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+    serve: Serve, http: Any, engine: FakeEngine
 ) -> None:
-    proxy = await make_proxy(engine)
-    agent = Agent(http, proxy, attempt)
+    agent = await serve()
     response_id = await respond(agent)
 
     async def body() -> AsyncIterator[bytes]:
         yield b"{"
         async with agent.chat():  # which the proxy has read after the head of this call
-            proxy.update_model_list([])
+            agent.proxy.update_model_list([])
         yield b"}"
 
-    async with http.post(f"{agent.base}/responses/{response_id}/cancel", data=body()) as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (404, "response_not_found")
+    assert await refusal(http.post(f"{agent.base}/responses/{response_id}/cancel", data=body())) == (
+        404,
+        "response_not_found",
+    )
     assert len(engine.received) == 2
 
 
@@ -259,29 +211,16 @@ async def test_of_two_replicas_a_conversation_goes_on_at_that_which_has_it(
 
 
 async def test_a_call_that_names_no_model_is_refused_where_there_are_several(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+    serve: Serve, http: Any, engine: FakeEngine
 ) -> None:
     async with FakeEngine() as second:
         entries = [model(engine, "small"), model(second, "large")]
-        agent = Agent(http, await make_proxy(model_list=entries, allow_paths=["audio"]), attempt)
+        agent = await serve(model_list=entries, allow_paths=["audio"])
         async with agent.chat(model=None) as response:
             assert response.status == 400
             assert "small, large" in (await response.json())["error"]["message"]
         for data in ({"model": "small"}, b"\x00"):
-            async with http.post(f"{agent.base}/audio/transcriptions", data=data) as response:
-                assert (response.status, (await response.json())["error"]["code"]) == (400, "no_model")
-        async with agent.post("/audio/speech", model="large") as response:
-            assert response.status == 201
+            assert await refusal(http.post(f"{agent.base}/audio/transcriptions", data=data)) == (400, "no_model")
+        assert await status_of(agent.post("/audio/speech", model="large")) == 201
         assert len(second.received) == 1
     assert engine.received == []
-
-
-async def test_of_several_backends_none_is_managed_by_chance(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine
-) -> None:
-    async with FakeEngine() as second:
-        proxy = await make_proxy(engine, second, key="secret")
-        headers = {"authorization": "Bearer secret"}
-        async with http.post(f"{proxy.url}/v1/load_lora_adapter", headers=headers) as response:
-            assert (response.status, (await response.json())["error"]["code"]) == (400, "no_model")
-        assert engine.received == second.received == []

@@ -62,10 +62,7 @@ async def ask_in_a_program(task: int, llm: Any) -> float:
         raise RuntimeError("the program ended with exit status 1") from None
 
 
-@pytest.mark.parametrize(
-    ("agent", "n_runners", "is_proxied"),
-    [(ask, 8, False), (ask, 32, True), (ask_in_a_program, 8, True)],
-)
+@pytest.mark.parametrize(("agent", "n_runners", "is_proxied"), [(ask, 8, False), (ask_in_a_program, 8, True)])
 async def test_no_rollout_is_lost_to_a_rate_limit(
     agent: LitAgent[Any], n_runners: int, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 from four_apis import by_chat, by_messages, by_responses
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve
 from real_vllm import MARKS, Vllm, served_vllm
 
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import AttemptedRollout
 
 pytestmark = MARKS
 
@@ -37,12 +36,11 @@ async def asked_directly(http: aiohttp.ClientSession, vllm: Vllm, path: str, **f
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_chat_is_recorded_with_the_tokens_and_logprobs_that_the_engine_gives(
-    make_proxy: MakeProxy, vllm: Vllm, attempt: AttemptedRollout, http: aiohttp.ClientSession, stream: bool
+    serve: Serve, vllm: Vllm, http: aiohttp.ClientSession, stream: bool
 ) -> None:
     direct = await asked_directly(http, vllm, "/chat/completions", messages=MESSAGES, logprobs=True)
     (choice,) = direct["choices"]
-    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(vllm, params={"return_token_ids": True})
     async with agent.post("/chat/completions", **FIELDS | {"messages": MESSAGES, "stream": stream}) as response:
         assert response.status == 200, await response.text()
         text = await response.text()
@@ -63,12 +61,11 @@ async def test_chat_is_recorded_with_the_tokens_and_logprobs_that_the_engine_giv
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_completions_are_recorded_alike(
-    make_proxy: MakeProxy, vllm: Vllm, attempt: AttemptedRollout, http: aiohttp.ClientSession, stream: bool
+    serve: Serve, vllm: Vllm, http: aiohttp.ClientSession, stream: bool
 ) -> None:
     direct = await asked_directly(http, vllm, "/completions", prompt="some words", logprobs=0)
     (choice,) = direct["choices"]
-    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(vllm, params={"return_token_ids": True})
     async with agent.post("/completions", **FIELDS | {"prompt": "some words", "stream": stream}) as response:
         assert response.status == 200, await response.text()
         assert "token_ids" not in await response.text()
@@ -80,14 +77,9 @@ async def test_completions_are_recorded_alike(
 
 @pytest.mark.parametrize(("path", "asked"), [("/responses", "input"), ("/messages", "messages")])
 async def test_other_apis_are_recorded_without_tokens_where_none_are_wanted(
-    make_proxy: MakeProxy,
-    vllm: Vllm,
-    attempt: AttemptedRollout,
-    http: aiohttp.ClientSession,
-    path: str,
-    asked: str,
+    serve: Serve, vllm: Vllm, path: str, asked: str
 ) -> None:
-    agent = Agent(http, await make_proxy(vllm), attempt)  # type: ignore[arg-type]
+    agent = await serve(vllm)
     limit = {"max_output_tokens": 6} if path == "/responses" else {"max_tokens": 6}
     async with agent.post(path, **{asked: MESSAGES, **limit}) as response:
         assert response.status == 200, await response.text()

@@ -9,10 +9,10 @@ from lightning_proxy.answer import Answer
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.spans import Capture, attributes_of
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Serve, status_of
 
 from lightning_core.adapter import TraceToMessages
-from lightning_core.types import AttemptedRollout, Span
+from lightning_core.types import Span
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
@@ -66,17 +66,6 @@ def test_how_an_answer_is_asked_for_is_recorded(path: str, request_fields: dict[
     assert hidden["gen_ai.request.structured_output_schema"] == '"***"'
 
 
-def test_other_parameters_are_recorded() -> None:
-    choice = {"type": "tool", "name": "add"}
-    found = record("/messages", {"tool_choice": choice, "thinking": {"type": "enabled", "budget_tokens": 2048}})
-    assert texts(found, "request.tool_choice") == choice
-    assert found["gen_ai.request.reasoning_budget_tokens"] == 2048
-    found = record("/responses", {"previous_response_id": "resp_1", "service_tier": "flex", "input": "hi"})
-    assert found["gen_ai.request.previous_response_id"] == "resp_1"
-    assert found["openai.request.service_tier"] == "flex"
-    assert record("/completions", {"prompt": "abc", "response_format": "x", "text": 1, "reasoning": "y"})
-
-
 def test_what_the_backend_keeps_is_named() -> None:
     prompt = {"id": "pmpt_1", "version": "2", "variables": {"city": "Rome"}}
     search = {"type": "file_search", "vector_store_ids": ["vs_1"]}
@@ -105,13 +94,7 @@ def test_reasoning_of_the_responses_api_is_recorded() -> None:
     summed = {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "Checks."}]}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3"}]}
     parts = [
-        {
-            "type": "reasoning",
-            "content": "1+2 is 3.",
-            "summary": "Adds.",
-            "encrypted_content": "gAAA",
-            "id": "rs_1",
-        },
+        {"type": "reasoning", "content": "1+2 is 3.", "summary": "Adds.", "encrypted_content": "gAAA", "id": "rs_1"},
         {"type": "reasoning", "content": "Checks.", "id": "rs_2"},
         {"type": "text", "content": "3"},
     ]
@@ -169,10 +152,7 @@ def test_what_anthropics_api_has_besides_texts_is_recorded() -> None:
         {"type": "tool_result", "tool_use_id": "t2", "content": "no such file", "is_error": True},
     ]
     tools = [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}, {"name": "look", "input_schema": {}}]
-    messages = [
-        {"role": "assistant", "content": [*thoughts, search, hits, call]},
-        {"role": "user", "content": results},
-    ]
+    messages = [{"role": "assistant", "content": [*thoughts, search, hits, call]}, {"role": "user", "content": results}]
     found = record("/messages", {"messages": messages, "tools": tools}, {"content": [*thoughts, search, hits, call]})
     said = texts(found, "output.messages")[0]["parts"]
     assert said[:2] == [
@@ -212,7 +192,7 @@ PRICES = {
     ],
 )
 async def test_what_is_written_to_a_cache_has_its_price(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, left_out: Any, cost: float
+    serve: Serve, engine: FakeEngine, left_out: Any, cost: float
 ) -> None:
     usage = {
         "input_tokens": 10,
@@ -227,9 +207,8 @@ async def test_what_is_written_to_a_cache_has_its_price(
 
     engine._fail = answer  # type: ignore[method-assign]
     prices = {name: price for name, price in PRICES.items() if name not in left_out}
-    agent = Agent(http, await make_proxy(engine, params=prices), attempt)
-    async with agent.post("/messages", messages=[], max_tokens=5) as response:
-        assert response.status == 200
+    agent = await serve(params=prices)
+    assert await status_of(agent.post("/messages", messages=[], max_tokens=5)) == 200
     attributes = (await agent.span()).attributes
     assert attributes["gen_ai.usage.input_tokens"] == 1510
     assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 500

@@ -10,7 +10,7 @@ from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.relay import without_keys_of
 from lightning_proxy.replicas import Replica
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, Serve
 
 from lightning_core.types import AttemptedRollout, Span
 
@@ -37,9 +37,9 @@ async def refused(agent: Agent) -> tuple[str, Span]:
 
 @pytest.mark.parametrize("options", [{"capture_content": False}, {"redact": lambda what, value: "redacted"}])
 async def test_what_a_backend_says_of_a_request_is_content(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, options: dict[str, Any]
+    serve: Serve, engine: FakeEngine, options: dict[str, Any]
 ) -> None:
-    agent = Agent(http, await make_proxy(engine, **options), attempt)
+    agent = await serve(**options)
     refusing(engine, f"wrong: {DIARY}")
     told, span = await refused(agent)
     assert DIARY in told
@@ -58,16 +58,9 @@ async def test_what_a_backend_says_of_a_request_is_content(
     ],
 )
 async def test_what_the_proxy_says_of_a_request_is_content(
-    http: Any,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    attempt: AttemptedRollout,
-    path: str,
-    fields: dict[str, Any],
-    kind: str,
+    serve: Serve, path: str, fields: dict[str, Any], kind: str
 ) -> None:
-    proxy = await make_proxy(engine, params={"return_token_ids": True}, capture_content=False)
-    agent = Agent(http, proxy, attempt)
+    agent = await serve(params={"return_token_ids": True}, capture_content=False)
     async with agent.post(path, **fields) as response:
         assert response.status == 400
         assert DIARY in await response.text()
@@ -76,19 +69,15 @@ async def test_what_the_proxy_says_of_a_request_is_content(
     assert span.status.description == f"the proxy: {kind}; what it said is not recorded"
 
 
-async def test_a_code_that_is_no_name_is_content(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    agent = Agent(http, await make_proxy(engine, capture_content=False), attempt)
+async def test_a_code_that_is_no_name_is_content(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(capture_content=False)
     refusing(engine, "no", code=DIARY)
     _, span = await refused(agent)
     assert DIARY not in span.model_dump_json()
 
 
-async def test_garbage_is_content(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    agent = Agent(http, await make_proxy(engine, capture_content=False), attempt)
+async def test_garbage_is_content(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(capture_content=False)
     engine.faults = ["garbage"]
     async with agent.chat() as response:
         assert "it works" in await response.text()
@@ -105,11 +94,8 @@ async def test_of_an_error_two_thousand_characters_are_recorded(agent: Agent, en
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/audio/speech"])
-async def test_the_keys_of_a_backend_are_in_no_error(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
-) -> None:
-    proxy = await make_proxy(engine, params={"api_key": KEY, "headers": {"x-extra": OTHER}}, allow_paths=["audio"])
-    agent = Agent(http, proxy, attempt)
+async def test_the_keys_of_a_backend_are_in_no_error(serve: Serve, engine: FakeEngine, path: str) -> None:
+    agent = await serve(params={"api_key": KEY, "headers": {"x-extra": OTHER}}, allow_paths=["audio"])
 
     async def refuse(request: web.Request, *_: Any) -> web.Response:
         message = f"wrong: {request.headers['x-api-key']}, {request.headers['x-extra']}; the model is fine"
@@ -125,10 +111,8 @@ async def test_the_keys_of_a_backend_are_in_no_error(
         assert span.status.description == "wrong: ***, ***; the model is fine"
 
 
-async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    agent = Agent(http, await make_proxy(engine, params={"api_key": KEY}), attempt)
+async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(params={"api_key": KEY})
 
     async def failing(*_: Any) -> Any:
         yield {"error": {"message": f"not with {KEY}"}}
@@ -176,16 +160,3 @@ async def test_the_key_of_an_attempt_is_not_recorded_with_what_is_said(
     assert r"env:\nagl-at-***\n" in span.attributes["gen_ai.input.messages"]
     assert r"so it is\nagl-at-***" in span.attributes["gen_ai.output.messages"]
     assert "key=agl-at-***" in span.attributes["gen_ai.tool.definitions"]
-
-
-async def test_the_key_of_an_attempt_is_not_recorded_as_the_name_of_a_model(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
-) -> None:
-    proxy: LLMProxy = await make_proxy(engine, key="secret")
-    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
-    agent = Agent(http, proxy, attempt)
-    async with agent.chat(model=key, headers={"authorization": f"Bearer {key}"}) as response:
-        assert response.status == 404
-    span = await agent.span()
-    assert str(key) not in span.model_dump_json()
-    assert span.name == "chat agl-at-***"

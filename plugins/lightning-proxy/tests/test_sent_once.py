@@ -3,13 +3,10 @@
 import asyncio
 from typing import Any
 
-import aiohttp
 import pytest
 from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
-
-from lightning_core.types import AttemptedRollout
+from proxy_fixtures import Agent, Serve, refusal, status_of
 
 
 async def test_a_backend_that_dies_with_the_whole_request_does_not_get_it_again(
@@ -24,25 +21,20 @@ async def test_a_backend_that_dies_with_the_whole_request_does_not_get_it_again(
 
 
 async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle(
-    http: aiohttp.ClientSession,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    attempt: AttemptedRollout,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_backend, "_AT_ONCE_SECONDS", 10.0)  # however slow the machine is
-    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    agent = await serve(first_retry_seconds=0.001)
     async with agent.chat() as response:
         await response.read()
     engine.faults = ["dies"]
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
 
 
 async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_work(
-    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+    serve: Serve, engine: FakeEngine
 ) -> None:
-    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    agent = await serve(first_retry_seconds=0.001)
     async with agent.chat() as response:
         await response.read()
     real = engine._fail
@@ -53,14 +45,12 @@ async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_wor
 
     engine._fail = work  # type: ignore[method-assign]
     engine.faults, engine.received = ["dies"], []
-    async with agent.chat() as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (502, "backend_broke")
+    assert await refusal(agent.chat()) == (502, "backend_broke")
     assert len(engine.received) == 1
 
 
 async def test_a_call_without_a_model_is_recorded_with_that_which_answered(agent: Agent, engine: FakeEngine) -> None:
-    async with agent.chat(model=None) as response:
-        assert response.status == 200
+    assert await status_of(agent.chat(model=None)) == 200
     assert engine.received[0].fields["model"] == "small"
     span = await agent.span()
     assert (span.name, span.attributes["gen_ai.request.model"]) == ("chat small", "small")

@@ -5,7 +5,7 @@ import pytest
 from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, status_of
 
 from lightning_core.errors import ProxyError
 from lightning_core.store import InMemoryLightningStore
@@ -24,14 +24,12 @@ async def test_calls_are_recorded_in_the_store_that_it_has_by_now(
     proxy = await make_proxy(engine, launch_mode=launch_mode)
     other = InMemoryLightningStore()
     started = await other.start_rollout("another")
-    async with Agent(http, proxy, attempt).chat() as response:
-        assert response.status == 200
+    assert await status_of(Agent(http, proxy, attempt).chat()) == 200
     await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
 
     proxy.set_store(other)
     assert proxy.store is other
-    async with Agent(http, proxy, started).chat() as response:
-        assert response.status == 200
+    assert await status_of(Agent(http, proxy, started).chat()) == 200
     await proxy.flush(started.rollout_id, started.attempt.attempt_id)
     assert (await other.query_spans(started.rollout_id)).total == 1
     assert (await store.query_spans(attempt.rollout_id)).total == 1

@@ -71,22 +71,6 @@ async def test_a_stream_under_way_ends_with_an_error_event(
     assert span.attributes["error.type"] == "proxy_stopped"
 
 
-async def test_a_call_that_waits_for_its_turn_is_told_to_try_again(
-    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
-) -> None:
-    proxy = await make_proxy(engine, max_concurrent_calls=1)
-    agent = Agent(http, proxy, await store.start_rollout({}))
-    engine.hold = asyncio.Event()
-    first = asyncio.ensure_future(told(agent.chat()))
-    await asyncio.wait_for(engine.began.wait(), 20)
-    second = asyncio.ensure_future(told(agent.chat()))
-    async with asyncio.timeout(20):
-        while (await proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # it has no event for that
-            await asyncio.sleep(0.001)
-    await proxy.stop()
-    assert [(await each)[0] for each in (first, second)] == [503, 503]
-
-
 async def test_a_call_that_waits_for_new_weights_does_not_reach_the_engine(
     http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
@@ -126,11 +110,3 @@ async def test_an_agent_that_takes_nothing_does_not_keep_the_proxy_from_stopping
         assert response.status == 200
         await asyncio.sleep(0.1)
         await asyncio.wait_for(agent.proxy.stop(), 20)
-
-
-async def test_what_ends_in_time_is_answered(agent: Agent, engine: FakeEngine) -> None:
-    engine.hold = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.05, lambda: engine.hold and engine.hold.set())
-    status, answer, _ = await stop_with(agent, engine, told(agent.chat()))
-    assert status == 200
-    assert answer["choices"][0]["message"]["content"] == "ok"

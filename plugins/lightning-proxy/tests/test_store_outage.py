@@ -8,7 +8,7 @@ import pytest
 from lightning_proxy import outbox
 from lightning_proxy.outbox import CallsLost
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, MakeProxy, status_of
 
 from lightning_core.errors import InvalidRequest, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
@@ -139,16 +139,6 @@ async def test_no_call_begins_when_too_much_has_piled_up(
     assert await say(agent, "z") == 200
 
 
-async def test_an_attempt_that_nobody_can_vouch_for_is_told_to_come_back(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
-    store.is_away = True
-    async with agent.chat() as response:
-        assert response.status == 503
-        assert (await response.json())["error"]["code"] == "store_unavailable"
-
-
 async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
     make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
 ) -> None:
@@ -206,10 +196,8 @@ async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(
 ) -> None:
     agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
     half = "\ud83d"
-    async with agent.chat(stop=[half]) as response:
-        assert response.status == 200
-    async with agent.chat(model=half) as response:
-        assert response.status == 404
+    assert await status_of(agent.chat(stop=[half])) == 200
+    assert await status_of(agent.chat(model=half)) == 404
     for span in await agent.spans():
         assert span.model_dump_json().encode()
 

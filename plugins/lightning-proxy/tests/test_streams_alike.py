@@ -16,6 +16,12 @@ OBJECTS = st.dictionaries(st.sampled_from(["a", "b"]), st.one_of(st.integers(0, 
 COUNTS = st.integers(0, 9)
 
 
+def has(**fields: Any) -> st.SearchStrategy[Fields]:
+    """Make objects of these fields, each a value or a strategy for one."""
+    is_made = st.SearchStrategy
+    return st.fixed_dictionaries({name: x if isinstance(x, is_made) else st.just(x) for name, x in fields.items()})
+
+
 def assembled(path: str, events: Iterator[Fields]) -> Answer:
     assembler = Assembler(DIALECTS[path])
     for fields in events:
@@ -38,32 +44,18 @@ def halves(text: str) -> list[str]:
 # Anthropic's messages
 
 BLOCKS = st.lists(
-    st.one_of(
-        st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
-        st.fixed_dictionaries({"type": st.just("thinking"), "thinking": TEXTS, "signature": TEXTS}),
-        st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": TEXTS}),
-        st.fixed_dictionaries(
-            {"type": st.just("tool_use"), "id": st.just("t1"), "name": st.just("add"), "input": OBJECTS}
-        ),
-        st.fixed_dictionaries(
-            {"type": st.just("server_tool_use"), "id": st.just("s1"), "name": st.just("web_search"), "input": OBJECTS}
-        ),
-        st.fixed_dictionaries(
-            {
-                "type": st.just("web_search_tool_result"),
-                "tool_use_id": st.just("s1"),
-                "content": st.just([{"url": "x"}]),
-            }
-        ),
-    ),
+    has(type="text", text=TEXTS)
+    | has(type="thinking", thinking=TEXTS, signature=TEXTS)
+    | has(type="redacted_thinking", data=TEXTS)
+    | has(type="tool_use", id="t1", name="add", input=OBJECTS)
+    | has(type="server_tool_use", id="s1", name="web_search", input=OBJECTS)
+    | has(type="web_search_tool_result", tool_use_id="s1", content=[{"url": "x"}]),
     max_size=4,
 )
-CACHE = st.fixed_dictionaries(
-    {
-        "cache_read_input_tokens": COUNTS,
-        "cache_creation_input_tokens": COUNTS,
-        "cache_creation": st.fixed_dictionaries({"ephemeral_1h_input_tokens": COUNTS}),
-    }
+CACHE = has(
+    cache_read_input_tokens=COUNTS,
+    cache_creation_input_tokens=COUNTS,
+    cache_creation=has(ephemeral_1h_input_tokens=COUNTS),
 )
 
 
@@ -104,47 +96,23 @@ def test_messages(blocks: list[Fields], cache: Fields) -> None:
 # OpenAI's responses
 
 ITEMS = st.lists(
-    st.one_of(
-        st.fixed_dictionaries(
-            {
-                "type": st.just("message"),
-                "role": st.just("assistant"),
-                "content": st.lists(
-                    st.one_of(
-                        st.fixed_dictionaries({"type": st.just("output_text"), "text": TEXTS}),
-                        st.fixed_dictionaries({"type": st.just("refusal"), "refusal": TEXTS}),
-                    ),
-                    min_size=1,
-                    max_size=2,
-                ),
-            }
+    has(
+        type="message",
+        role="assistant",
+        content=st.lists(
+            has(type="output_text", text=TEXTS) | has(type="refusal", refusal=TEXTS), min_size=1, max_size=2
         ),
-        st.fixed_dictionaries(
-            {
-                "type": st.just("reasoning"),
-                "id": st.just("rs_1"),
-                "summary": st.lists(
-                    st.fixed_dictionaries({"type": st.just("summary_text"), "text": TEXTS}), max_size=2
-                ),
-                "content": st.lists(
-                    st.fixed_dictionaries({"type": st.just("reasoning_text"), "text": TEXTS}), max_size=2
-                ),
-                "encrypted_content": TEXTS,
-            }
-        ),
-        st.fixed_dictionaries(
-            {
-                "type": st.just("function_call"),
-                "call_id": st.just("c1"),
-                "name": st.just("add"),
-                "arguments": OBJECTS.map(json.dumps),
-            }
-        ),
-        st.fixed_dictionaries(
-            {"type": st.just("custom_tool_call"), "call_id": st.just("c2"), "name": st.just("sh"), "input": TEXTS}
-        ),
-        st.fixed_dictionaries({"type": st.just("web_search_call"), "id": st.just("ws"), "action": OBJECTS}),
-    ),
+    )
+    | has(
+        type="reasoning",
+        id="rs_1",
+        summary=st.lists(has(type="summary_text", text=TEXTS), max_size=2),
+        content=st.lists(has(type="reasoning_text", text=TEXTS), max_size=2),
+        encrypted_content=TEXTS,
+    )
+    | has(type="function_call", call_id="c1", name="add", arguments=OBJECTS.map(json.dumps))
+    | has(type="custom_tool_call", call_id="c2", name="sh", input=TEXTS)
+    | has(type="web_search_call", id="ws", action=OBJECTS),
     min_size=1,
     max_size=4,
 )
@@ -196,21 +164,10 @@ def test_responses_that_break_off(items: list[Fields]) -> None:
 
 # OpenAI's chat and completions
 
+CALLS = has(id="c1", type="function", function=has(name="add", arguments=OBJECTS.map(json.dumps)))
 MESSAGES = st.fixed_dictionaries(
-    {"content": st.one_of(st.none(), TEXTS.filter(bool)), "reasoning_content": TEXTS},
-    optional={
-        "tool_calls": st.lists(
-            st.fixed_dictionaries(
-                {
-                    "id": st.just("c1"),
-                    "type": st.just("function"),
-                    "function": st.fixed_dictionaries({"name": st.just("add"), "arguments": OBJECTS.map(json.dumps)}),
-                }
-            ),
-            min_size=1,
-            max_size=2,
-        )
-    },
+    {"content": st.none() | TEXTS.filter(bool), "reasoning_content": TEXTS},
+    optional={"tool_calls": st.lists(CALLS, min_size=1, max_size=2)},
 )
 
 

@@ -6,13 +6,11 @@ from typing import Any
 
 import openai
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from lightning_http import LightningStoreServer
 from lightning_proxy import LLMProxy
 from lightning_proxy.remote import flush_calls
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, model
+from proxy_fixtures import MakeProxy, Serve, model, status_of
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout
@@ -123,33 +121,19 @@ async def test_as_a_plugin_it_runs_while_a_run_does(engine: FakeEngine, store: O
 
 
 async def test_a_runner_elsewhere_asks_the_proxy_over_http(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Ordered, attempt: AttemptedRollout, http: Any
+    serve: Serve, store: Ordered, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, key="secret")
-    agent = Agent(http, proxy, attempt)
-    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
-    async with agent.chat(headers={"authorization": f"Bearer {key}"}) as response:
-        assert response.status == 200
-    assert await flush_calls([proxy.as_resource()], attempt, key=key)
+    agent = await serve(key="secret")
+    key = agent.proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+    assert await status_of(agent.chat(headers={"authorization": f"Bearer {key}"})) == 200
+    assert await flush_calls([agent.proxy.as_resource()], attempt, key=key)
     assert (await store.statistics())["total_spans"] == 1
-    async with agent.chat(headers={"authorization": f"Bearer {key}"}) as response:
-        assert response.status == 403
+    assert await status_of(agent.chat(headers={"authorization": f"Bearer {key}"})) == 403
     assert not await flush_calls([LLM(endpoint="http://127.0.0.1:1", model="m")], attempt)
     with pytest.raises(Fault, match="has not stored all calls of the attempt: the proxy wants a key"):
-        await flush_calls([proxy.as_resource()], attempt)
+        await flush_calls([agent.proxy.as_resource()], attempt)
 
 
 async def test_a_proxy_that_is_gone_is_a_fault(attempt: AttemptedRollout) -> None:
     with pytest.raises(Fault, match=r"the model proxy at http://127\.0\.0\.1:1/v1 is out of reach"):
         await flush_calls([ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="m")], attempt)
-
-
-async def test_what_stands_before_a_proxy_may_answer_in_its_own_words(attempt: AttemptedRollout) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return web.json_response({"error": "upstream is gone"}, status=502)
-
-    app = web.Application()
-    app.router.add_post("/{rest:.*}", refuse)
-    async with TestServer(app) as server:
-        with pytest.raises(Fault, match="has not stored all calls of the attempt: upstream is gone"):
-            await flush_calls([ProxyLLM(endpoint=str(server.make_url("/v1")), model="m")], attempt)

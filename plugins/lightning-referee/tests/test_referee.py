@@ -295,18 +295,6 @@ async def test_a_reward_beyond_the_range_ends_the_run_which_goes_on_with_a_wider
         assert [(await played.curl(f"/candidates/{each}"))[1]["train_reward"] for each in (1, 2)] == [0.8, 1.5]
 
 
-async def test_a_port_that_is_in_use_costs_no_rollout() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        store = InMemoryLightningStore()
-        referee = Referee(port=taken.getsockname()[1])
-        trainer = Trainer(algorithm=referee, store=store, initial_resources=prompts(30))
-        with pytest.raises(ConfigError, match="in use"):
-            await trainer.fit_async(answer, TRAIN, val_dataset=VAL)
-    assert len(await store.query_rollouts()) == 0
-
-
 def serve(*command: str, at: Path) -> subprocess.Popen[bytes]:
     agl = Path(sys.executable).with_name("agl")
     return subprocess.Popen([agl, *command], cwd=at, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -11,7 +11,6 @@ import pytest
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.store import LightningStore
-from lightning_core.testing import FakeClock
 from lightning_core.types import RolloutConfig, Span
 
 KILLS = 5
@@ -95,25 +94,6 @@ async def test_the_queue_keeps_its_order_and_its_retries(path: Path) -> None:
     await store.aclose()
 
 
-async def test_deadlines_go_on_and_leases_have_one_more_term(path: Path) -> None:
-    clock = FakeClock()
-    store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
-    await store.update_worker("w-1")
-    timed = await store.start_rollout("timed", config=RolloutConfig(timeout_seconds=20))
-    leased = await store.start_rollout("leased", worker_id="w-1")
-    await store.aclose()
-    await clock.advance(9)
-    store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
-    assert await statuses(store, leased, timed) == ["preparing", "preparing"]
-    await clock.advance(9.9)
-    assert await statuses(store, leased, timed) == ["preparing", "preparing"]
-    await clock.advance(0.1)
-    assert await statuses(store, leased, timed) == ["requeuing", "preparing"]
-    await clock.advance(1)
-    assert await statuses(store, leased, timed) == ["requeuing", "failed"]
-    await store.aclose()
-
-
 async def statuses(store: LightningStore, *rollouts: Any) -> list[str]:
     found = [await store.get_rollout_by_id(rollout.rollout_id) for rollout in rollouts]
     return [item.status for item in found if item is not None]
@@ -135,24 +115,6 @@ async def test_numbers_that_were_given_are_not_given_again(path: Path) -> None:
     await store.aclose()
 
 
-async def test_repeated_requests_and_spans_have_one_effect(path: Path) -> None:
-    store = SqliteLightningStore(path, run_id="run-1")
-    queued = await store.enqueue_rollout("a", request_id="enqueue")
-    await store.enqueue_rollout("b")
-    claimed = await store.dequeue_rollout("w-1", request_id="claim")
-    assert claimed is not None
-    await store.add_span(span_of(claimed, "aa"))
-    await store.aclose()
-    store = SqliteLightningStore(path, run_id="run-1")
-    assert (await store.enqueue_rollout("a", request_id="enqueue")).rollout_id == queued.rollout_id
-    again = await store.dequeue_rollout("w-1", request_id="claim")
-    assert again is not None
-    assert again.attempt.attempt_id == claimed.attempt.attempt_id
-    assert await store.add_span(span_of(claimed, "aa")) is None
-    assert (await store.statistics())["total_rollouts"] == 2
-    await store.aclose()
-
-
 async def test_a_repeated_report_of_an_earlier_attempt_does_not_end_the_next_one(path: Path) -> None:
     store = SqliteLightningStore(path, run_id="run-1")
     retry = RolloutConfig(max_attempts=3, retry_condition=["failed"])
@@ -165,18 +127,6 @@ async def test_a_repeated_report_of_an_earlier_attempt_does_not_end_the_next_one
     again = await store.update_attempt(started.rollout_id, "latest", status="failed", request_id="report")
     assert again.attempt_id == started.attempt.attempt_id
     assert await statuses(store, started) == ["preparing"]
-    await store.aclose()
-
-
-async def test_runs_of_one_file_are_apart(path: Path) -> None:
-    store = SqliteLightningStore(path, run_id="run-1")
-    await store.enqueue_rollout("one")
-    await store.for_run("run-2").enqueue_rollout("two")
-    await store.delete_run()
-    await store.aclose()
-    store = SqliteLightningStore(path, run_id="run-2")
-    assert [rollout.input for rollout in await store.query_rollouts()] == ["two"]
-    assert (await store.for_run("run-1").statistics())["total_rollouts"] == 0
     await store.aclose()
 
 

@@ -18,8 +18,6 @@ from lightning_sqlite import SqliteLightningStore, StoreInUse, UnusableFile
 from lightning_sqlite.schema import APPLICATION_ID, MIGRATIONS
 
 from lightning_core.errors import InvalidRequest, StoreError
-from lightning_core.registry import Registry
-from lightning_core.store import LightningStore
 from lightning_core.types import EnqueueRolloutRequest
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -186,14 +184,6 @@ def test_a_newer_schema_is_left_as_it_was(path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
 
 
-def test_a_damaged_file_is_named(path: Path) -> None:
-    make_store_file(path)
-    content = bytearray(path.read_bytes())
-    content[100:4096] = b"\xff" * (4096 - 100)
-    path.write_bytes(content)
-    refused(path, "is damaged|is not an SQLite database")
-
-
 def test_a_file_whose_tables_are_damaged_is_named_and_left_as_it_was(path: Path) -> None:
     make_store_file(path)
     content = bytearray(path.read_bytes())
@@ -314,18 +304,3 @@ def test_wrong_options_are_refused_and_leave_no_file(path: Path) -> None:
     assert not path.exists()
     with pytest.raises(InvalidRequest, match="lease_seconds is 0"):
         SqliteLightningStore(path, lease_seconds=0)
-
-
-async def test_the_store_is_found_by_name(path: Path) -> None:
-    store = Registry().build("stores", {"name": "sqlite", "path": str(path)}, expected=LightningStore)
-    assert isinstance(store, SqliteLightningStore)
-    await store.aclose()
-
-
-def test_the_note_beside_the_file_says_who_owns_it_while_it_is_open(path: Path) -> None:
-    store = SqliteLightningStore(path)
-    note = Path(f"{path}-owner")
-    owner = json.loads(note.read_text())
-    assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
-    asyncio.run(store.aclose())
-    assert not note.exists()

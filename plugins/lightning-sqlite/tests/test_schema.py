@@ -112,7 +112,7 @@ async def test_large_spans_are_compressed_and_those_of_an_older_file_are_read_as
 
 
 async def test_rollouts_of_an_older_file_are_found_page_by_page(path: Path, connection: sqlite3.Connection) -> None:
-    random, kept = Random(1), 10_000
+    random, kept = Random(1), 4_000
     migrate(connection, MIGRATIONS[:2])
     connection.execute("INSERT INTO run VALUES (1, 'run-1', ?, 0, 0)", (kept,))
     connection.execute("BEGIN")
@@ -127,11 +127,11 @@ async def test_rollouts_of_an_older_file_are_found_page_by_page(path: Path, conn
     connection.execute("COMMIT")
     connection.close()
     store = SqliteLightningStore(path, run_id="run-1")
-    await store.backend.delete_rollouts("run-1", [f"ro-{each}" for each in range(4_000, 4_200)])
-    for each in await store.query_rollouts(status_in=["queuing"], limit=50, offset=1_000):
+    await store.backend.delete_rollouts("run-1", [f"ro-{each}" for each in range(1_500, 1_700)])
+    for each in await store.query_rollouts(status_in=["queuing"], limit=50, offset=500):
         await store.update_rollout(each.rollout_id, status="cancelled", mode="test")
     everything = list(await store.query_rollouts())
-    for _ in range(60):
+    for _ in range(40):
         query = make_query(
             Rollout,
             status_in=random.choice([None, ["failed"], ["succeeded", "queuing"], ["cancelled"]]),

@@ -1,4 +1,4 @@
-"""A file that a server owns, and that others reach over HTTP, keeps every promise of a store."""
+"""A file that a server owns, and that others reach over HTTP, keeps what has to outlive the server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,10 +8,13 @@ from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.store import LightningStore
-from lightning_core.testing import FakeClock, StoreSuite
+from lightning_core.testing import FakeClock
+from lightning_core.testing.store.leases import LeaseBehaviour
+from lightning_core.testing.store.requests import RequestBehaviour
+from lightning_core.testing.store.runs import RunBehaviour
 
 
-class TestSqliteOverHttp(StoreSuite):
+class TestSqliteOverHttp(LeaseBehaviour, RunBehaviour, RequestBehaviour):
     @pytest.fixture(autouse=True)
     async def served(self, tmp_path: Path) -> AsyncIterator[None]:
         self._path = tmp_path / "store.sqlite"
@@ -30,10 +33,6 @@ class TestSqliteOverHttp(StoreSuite):
         await store.aclose()
         await self._stop()
         return await self.make_store(clock=clock, run_id=store.run_id)
-
-    @pytest.mark.skip("the suites of the file and of the way over HTTP each show it")
-    async def test_each_of_a_thousand_rollouts_is_done_once(self) -> None:  # type: ignore[override]
-        pass
 
     async def _stop(self) -> None:
         while self._served:

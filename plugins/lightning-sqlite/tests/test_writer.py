@@ -181,12 +181,6 @@ async def test_waits_are_called_by_commits_of_other_threads_and_loops(path: Path
     await store.aclose()
 
 
-def test_a_store_may_be_closed_in_another_loop_than_it_was_used_in(path: Path) -> None:
-    store = SqliteLightningStore(path)
-    assert asyncio.run(store.enqueue_rollout("a")).input == "a"
-    asyncio.run(store.aclose())
-
-
 def test_a_store_that_is_forgotten_lets_go_of_its_file(path: Path) -> None:
     store = SqliteLightningStore(path)
     thread = weakref.ref(writer_of(store)._thread)
