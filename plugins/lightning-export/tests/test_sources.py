@@ -139,7 +139,7 @@ def test_a_compressed_file_is_read_and_one_that_is_cut_off_is_refused(folder: Pa
     assert runs_in(Path("runs").absolute()) == []
     (folder / "traces.jsonl.gz").write_bytes(packed)
     _, run = imported("mlflow", str(folder / "traces.jsonl.gz"))
-    assert [each.rollout.input for each in rollouts(run)] == [{"question": QUESTION}]
+    assert {"question": QUESTION} in [each.rollout.input for each in rollouts(run)]
 
 
 def test_an_imported_run_is_exported_and_shown_like_any_other(folder: Path) -> None:
