@@ -86,7 +86,7 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
         "agl_gpu_memory_used_mib{gpu=0, host=m1, name=H100}": 1000,
         "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
-        "agl_store_total{method=dequeue_many_rollouts, status=OK, store_pubmeth=dequeue_rollout}": 2,
+        "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,
         "agl_store_records{kind=rollouts}": 3,
     }
