@@ -157,7 +157,7 @@ def check_resume(model: str, device: str, folder: Path) -> str:
     status, after = train(0)
     assert (killed, before[-1]) == (-signal.SIGKILL, "step 3"), f"it was to be killed after step 3; it said {before}"
     assert status == 0, f"it was to succeed; its status is {status}"
-    assert after == ["step 3", "step 4"], f"it was to go on with step 3; it said {after}"
+    assert after == ["step 2", "step 3", "step 4"], f"it was to go on behind step 2, as said again; it said {after}"
     return "killed after step 3, and gone on behind the checkpoint of step 2"
 
 
