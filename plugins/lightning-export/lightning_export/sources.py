@@ -80,7 +80,7 @@ def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[st
     """Yield the records of a file: of JSON, or of a line of JSON each; with the place of each.
 
     Raises:
-        ConfigError: When the file, unpacked where it ends in `.gz`, is larger than `limit` bytes, or cannot be unpacked.
+        ConfigError: When the file, unpacked where it ends in `.gz`, is larger than `limit` bytes, or is cut off.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
