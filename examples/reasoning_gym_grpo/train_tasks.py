@@ -47,7 +47,7 @@ class PaidAtRandom(LitAgent[Any]):
 
 
 def teach(folder: Path, rows: Sequence[dict[str, Any]], *, steps: int, seed: int) -> Path:
-    """Make a model of 120,000 parameters that has seen demonstrations; return its folder."""
+    """Make a model of 108,000 parameters that has seen demonstrations; return its folder."""
     make_tiny_model(folder, texts=(), context=128, seed=seed)  # it reads letter by letter
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     shared = os.path.commonprefix([row["question"] for row in rows])  # noqa: RUF071  # of characters
