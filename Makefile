@@ -11,12 +11,12 @@ MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,agentos agents evals export grpo http proxy ray sqlite tokens verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,agentos agents environments evals export grpo http proxy ray sqlite tokens verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 RL_VENV := .venv-rl
 RL_BIN := $(RL_VENV)/bin
-RL_PLUGINS := $(addprefix plugins/lightning-,grpo http proxy sqlite tokens)
+RL_PLUGINS := $(addprefix plugins/lightning-,environments grpo http proxy sqlite tokens)
 RL_MADE_FOR := $(RL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
@@ -63,7 +63,7 @@ quickstart-rl: $(RL_MADE_FOR) ## train the model behind an example agent, on a p
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
-	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests plugins/lightning-grpo/tests examples/gsm8k_grpo \
+	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests plugins/lightning-grpo/tests examples/gsm8k_grpo examples/reasoning_gym_grpo \
 		examples/agent_service examples/sql_agent/test_rl_config.py plugins/lightning-export/tests/test_datasets.py \
 		plugins/lightning-tokens/tests/test_generator.py plugins/lightning-tokens/tests/learning/test_rewards_by_call.py
 	$(VERL_BIN)/pytest plugins/lightning-ray/tests # a process has one Ray, and lightning-verl's tests share another one
