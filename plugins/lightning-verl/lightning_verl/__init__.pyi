@@ -1,7 +1,5 @@
 from .algorithm import (
-    GRPO as GRPO,
     PPO as PPO,
-    RLOO as RLOO,
     VERL as VERL,
 )
 from .daemon import (
@@ -19,9 +17,7 @@ from .verl_internals.trainer import (
 )
 
 __all__ = [
-    "GRPO",
     "PPO",
-    "RLOO",
     "VERL",
     "AgentLightningTrainer",
     "AgentModeDaemon",

@@ -24,12 +24,11 @@ from lightning_core.types import LLM, Dataset, NamedResources, samples_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
-from lightning_verl.ending import Ending
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome, Parts
 from lightning_verl.requirements import check_accelerator, check_versions
 from lightning_verl.serving import RESOURCE, Serving
-from lightning_verl.training import Plan, Training
+from lightning_verl.training import Training
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class VERL(Algorithm):
         work = work_of(settings, n_train=len(train), n_val=len(val))
         async with continued(store, "verl", of=work) as key:
             folder = await checkpoint_folder(store, key, of=work)
-            bridge = Bridge(asyncio.get_running_loop())
+            bridge, budget = Bridge(asyncio.get_running_loop()), self.get_budget()
             serving = Serving(
                 store,
                 proxy=cast(LLMProxy | None, self.get_llm_proxy()),  # `_check` refuses any other
@@ -109,7 +108,7 @@ class VERL(Algorithm):
                 # What goes on from a checkpoint keeps what was measured before it, also where that part failed.
                 key=folder if settings.verl.trainer.save_freq > 0 else key,
                 resources=_others(self.get_initial_resources()),
-                budget=self.get_budget(),
+                budget=budget,
             )
             rollout = settings.verl.actor_rollout_ref.rollout
             manager = daemon_cls(
@@ -126,39 +125,32 @@ class VERL(Algorithm):
                 adapter=self._adapter,
             )
             checkpoints = self._checkpoints(folder)
-            ending = Ending()
             outcome = Outcome(
                 manager=manager,
                 serving=serving,
-                ending=ending,
                 start=str(settings.verl.actor_rollout_ref.model.path),
                 folder=lambda step: checkpoints / f"global_step_{step}" / settings.weights_folder,
                 has_test=bool(test),
                 set_start=self.set_initial_resources,
                 report=self.report,
             )
-            plan = Plan(
+            parts = Parts(
                 verl=OmegaConf.create(settings.verl),
                 n_train=len(train),
                 n_val=len(val),
                 checkpoints=checkpoints,
                 trainer_cls=self._trainer_cls,
-            )
-            parts = Parts(
                 bridge=bridge,
                 manager=manager,
                 serving=serving,
                 outcome=outcome,
-                schedule=Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
-                ending=ending,
-                options=settings.learning,
+                schedule=Schedule(settings.checkpoint_seconds, budget=budget),
                 keeps_best=settings.keeps_best,
                 report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             await manager.cancel_left()
-            training = Training(plan, parts, is_spent=self._is_spent)
             try:
-                await training.run()
+                await Training(parts, is_spent=self._is_spent).run()
             finally:
                 bridge.stop()
                 await manager.aclose()
@@ -176,7 +168,8 @@ class VERL(Algorithm):
         check_versions()
         ray = settings.verl.ray_kwargs.get("ray_init") or {}
         is_elsewhere = bool(ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1)
-        check_accelerator(settings.own.device, is_elsewhere=is_elsewhere)
+        engine = str(settings.verl.actor_rollout_ref.rollout.name)
+        check_accelerator(settings.own.device, engine=engine, is_elsewhere=is_elsewhere)
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
         self._check_proxy()
         self._check_policies()
@@ -246,22 +239,10 @@ class VERL(Algorithm):
         return tell
 
 
-class GRPO(VERL):
-    """`VERL` with group-relative advantages, and no critic."""
-
-    _preset = "grpo"
-
-
 class PPO(VERL):
     """`VERL` with a critic and generalised advantage estimation."""
 
     _preset = "ppo"
-
-
-class RLOO(VERL):
-    """`VERL` with the mean of the other rollouts of a group as the baseline."""
-
-    _preset = "rloo"
 
 
 def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:

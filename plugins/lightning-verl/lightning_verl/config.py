@@ -14,8 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,8 +24,11 @@ from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options, did_you_mean
 from lightning_verl.requirements import count_gpus
 from lightning_verl.rules import (
+    ACTOR,
+    MODEL,
     POLICY_LOSS,
     PREFIX,
+    ROLLOUT,
     ROLLOUT_LOSS,
     Facts,
     Own,
@@ -35,6 +36,7 @@ from lightning_verl.rules import (
     faults_of_conflicts,
     faults_of_data,
     has_lora,
+    keys,
     servable_folder,
     unused_options,
 )
@@ -47,16 +49,16 @@ Source = Mapping[str, Any] | str | Path | Sequence[str] | None
 WORKERS = "lightning_verl.workers"
 """What verl imports wherever it makes a model, as `model.external_lib`."""
 
-_MODELS = ("actor_rollout_ref.model", "critic.model")
-_ENGINES = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
+_MODELS = (MODEL, "critic.model")
+_ENGINES = (f"{ACTOR}.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
 
 _ALWAYS: dict[str, Any] = {
     # The number of rows differs from step to step, so micro-batches are made by tokens
-    "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    f"{ACTOR}.use_dynamic_bsz": True,
     # For the difference to what the actor says, and the correction of it
-    "actor_rollout_ref.rollout.calculate_log_probs": True,
-    "actor_rollout_ref.rollout.name": "vllm",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,  # verl's 2 needs two GPUs
+    f"{ROLLOUT}.calculate_log_probs": True,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.tensor_model_parallel_size": 1,  # verl's 2 needs two GPUs
     "reward.num_workers": 0,  # the agent gives the reward
     "critic.model.path": "${actor_rollout_ref.model.path}",
     "critic.model.tokenizer_path": "${actor_rollout_ref.model.tokenizer_path}",
@@ -70,8 +72,8 @@ _ALWAYS: dict[str, Any] = {
 """What is set over verl's defaults before a user sets anything."""
 
 _WITH_FSDP: dict[str, Any] = {
-    "actor_rollout_ref.actor.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
-    "actor_rollout_ref.actor.strategy": "fsdp2",
+    f"{ACTOR}.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
+    f"{ACTOR}.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
     **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
 }
@@ -87,9 +89,9 @@ _ON_CPU: dict[str, Any] = {
     "ray_kwargs.ray_init.num_gpus": "${trainer.n_gpus_per_node}",
     "ray_kwargs.ray_init.num_cpus": 16,
     "ray_kwargs.ray_init.include_dashboard": False,
-    "actor_rollout_ref.rollout.name": "hf",
-    "actor_rollout_ref.rollout.dtype": "float32",
-    "actor_rollout_ref.actor.use_torch_compile": False,
+    f"{ROLLOUT}.name": "hf",
+    f"{ROLLOUT}.dtype": "float32",
+    f"{ACTOR}.use_torch_compile": False,
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     **{f"{model}.enable_gradient_checkpointing": False for model in _MODELS},
     **{f"{engine}.use_torch_compile": False for engine in _ENGINES},
@@ -101,51 +103,32 @@ _ON_CPU: dict[str, Any] = {
 _TRAJECTORIES: dict[str, Any] = {f"{PREFIX}.trace_aggregator.level": "trajectory"}
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "grpo": {**_TRAJECTORIES, "algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 4},
-    "rloo": {**_TRAJECTORIES, "algorithm.adv_estimator": "rloo", "actor_rollout_ref.rollout.n": 4},
-    "ppo": {**_TRAJECTORIES, "algorithm.adv_estimator": "gae", "actor_rollout_ref.rollout.n": 1},
+    "grpo": {**_TRAJECTORIES, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 4},
+    "rloo": {**_TRAJECTORIES, "algorithm.adv_estimator": "rloo", f"{ROLLOUT}.n": 4},
+    "ppo": {**_TRAJECTORIES, "algorithm.adv_estimator": "gae", f"{ROLLOUT}.n": 1},
 }
 """By name, what is set together, by dotted key."""
 
 _HF = "hf_model"
-_SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
+_SAVED = f"{ACTOR}.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
 _N_GPUS = "trainer.n_gpus_per_node"
 _KEPT = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 
 _COUNTS = {
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 1,
-    "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
-    "actor_rollout_ref.model.lora.rank": 0,
-    "actor_rollout_ref.model.lora_rank": 0,
-    "actor_rollout_ref.rollout.n": 1,
-    "actor_rollout_ref.rollout.val_kwargs.n": 1,
-    "critic.ppo_max_token_len_per_gpu": 1,
-    "critic.ppo_mini_batch_size": 1,
-    "data.max_prompt_length": 1,
-    "data.max_response_length": 1,
-    "data.train_batch_size": 1,
-    "trainer.n_gpus_per_node": 1,
-    "trainer.nnodes": 1,
-    "trainer.save_freq": -1,
-    "trainer.test_freq": -1,
-    "trainer.total_epochs": 1,
-    "trainer.total_training_steps": 1,
+    **dict.fromkeys(keys(ACTOR, "ppo_max_token_len_per_gpu ppo_mini_batch_size ulysses_sequence_parallel_size"), 1),
+    **dict.fromkeys(keys(MODEL, "lora.rank lora_rank"), 0),
+    **dict.fromkeys(keys(ROLLOUT, "n val_kwargs.n"), 1),
+    **dict.fromkeys(keys("critic", "ppo_max_token_len_per_gpu ppo_mini_batch_size"), 1),
+    **dict.fromkeys(keys("data", "max_prompt_length max_response_length train_batch_size"), 1),
+    **dict.fromkeys(keys("trainer", "n_gpus_per_node nnodes total_epochs total_training_steps"), 1),
+    **dict.fromkeys(keys("trainer", "save_freq test_freq"), -1),
     "trainer.v1.separate_async.parameter_sync_step": 1,
 }
 """What a run is reckoned with, before verl looks at it, with the least that it can be."""
 
-_NOT_NULL = (
-    "actor_rollout_ref.actor.optim.lr",
-    "actor_rollout_ref.rollout.temperature",
-    "actor_rollout_ref.rollout.top_k",
-    "actor_rollout_ref.rollout.top_p",
-)
+_NOT_NULL = (f"{ACTOR}.optim.lr", *keys(ROLLOUT, "temperature top_k top_p"))
 """Of other numbers, null may say that there is no limit, or that verl's engine is to choose."""
-
-_MAPPINGS = ("actor_rollout_ref.model.override_config.model_config", "trainer.v1.sync")
-"""What has to be a mapping, although there is nothing in it at first."""
 
 _SUPERSEDED = {
     f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
@@ -208,7 +191,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     own = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
         own = own.model_copy(update={"device": own.device or "cpu"})
-    config = _packaged_defaults(engine)
+    packaged = _packaged_defaults(engine)
+    config = copy.deepcopy(packaged)
     _lay(config, _ALWAYS)
     _lay(config, {f"{model}.external_lib": WORKERS for model in _MODELS})
     _lay(config, _WITH_FSDP if engine == "dp" else {})
@@ -224,7 +208,6 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
                 f"actor_rollout_ref.actor.strategy is {strategy!r}; it has to be fsdp or fsdp2. Another engine is "
                 "chosen by model_engine, such as model_engine=megatron"
             )
-        packaged = _composed(_folder(), str(engine))
         facts = Facts(config, given, own)
         _refuse(faults_of_conflicts(facts, packaged=packaged))
         _let_loss_correct(config, given)
@@ -350,9 +333,8 @@ def _kind_wanted(name: str, before: Any, value: Any) -> str | None:
     least = _COUNTS.get(name)
     if least is not None and (value is not None or before is not None):
         return None if type(value) is int and value >= least else f"whole number, {least} or more"
-    if isinstance(before, DictConfig) or name in _MAPPINGS:
-        is_left_out = value is None and not before and name not in _MAPPINGS
-        return None if is_left_out or isinstance(value, dict) else "mapping"
+    if isinstance(before, DictConfig):
+        return None if isinstance(value, dict) or (value is None and not before) else "mapping"
     if name == _SAVED:
         return None if isinstance(value, list) else "list"
     is_text = isinstance(value, str | list) and not name.endswith("_threshold")  # which may be two, as 0.5_2.0
@@ -378,7 +360,7 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row:
         or is_separate  # verl 0.9 sends the frozen base there, without the adapter
     ):
         config.actor_rollout_ref.model.lora.merge = True
-    if given.get("actor_rollout_ref.actor.ppo_mini_batch_size") is None:
+    if given.get(f"{ACTOR}.ppo_mini_batch_size") is None:
         updates = _updates_per_step(config)
         if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
             actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
@@ -402,7 +384,7 @@ def _let_loss_correct(config: DictConfig, given: Mapping[str, Any]) -> None:
     if correction.bypass_mode and given.get(POLICY_LOSS) is None:
         loss.loss_mode = "bypass_mode"
     if loss.loss_mode == "bypass_mode":
-        OmegaConf.update(config, "actor_rollout_ref.actor.policy_loss.rollout_correction", correction, force_add=True)
+        OmegaConf.update(config, f"{ACTOR}.policy_loss.rollout_correction", correction, force_add=True)
 
 
 def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
@@ -454,33 +436,27 @@ def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
         raise ConfigError(f"{before} {found[0]}" if len(found) == 1 else "\n  ".join([before, *found]))
 
 
-_NAME = "ppo_trainer"
-
-
+@functools.cache
 def _packaged_defaults(model_engine: object) -> DictConfig:
-    """Compose what verl's trainer is started with when nothing is set; verl has a set of defaults for each engine."""
-    folder = _folder()
-    engines = sorted(path.stem for path in (folder / "model_engine").glob("*.yaml"))
-    if model_engine not in engines:
+    """Read what verl's trainer is started with when nothing is set; verl has a set of defaults for each engine."""
+    verl = find_spec("verl")
+    folder = Path(str(verl.origin)).parent / "trainer" / "config" if verl is not None else Path()
+    files = {path.name.split("_")[3]: path for path in folder.glob("_generated_ppo_*trainer.yaml")}
+    engines = {"dp" if name == "trainer.yaml" else name: path for name, path in files.items()}
+    if not engines:
         raise ConfigError(
-            f"model_engine is {model_engine!r}; verl has: {', '.join(engines)}{did_you_mean(model_engine, engines)}"
+            "verl is not installed; install lightning-verl with its dependencies: pip install lightning-verl"
         )
-    return copy.deepcopy(_composed(folder, str(model_engine)))
-
-
-@functools.cache  # it takes half a second
-def _composed(folder: Path, model_engine: str) -> DictConfig:
-    theirs = GlobalHydra.instance().hydra  # of a program that uses Hydra itself
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(folder), version_base=None):
-            composed = compose(_NAME, overrides=[f"model_engine={model_engine}"])
-    finally:
-        GlobalHydra.instance().hydra = theirs
-    OmegaConf.set_struct(composed, True)
-    _open(composed)
-    OmegaConf.set_struct(composed.ray_kwargs.ray_init, False)
-    return composed
+    if model_engine not in engines:
+        told = f"model_engine is {model_engine!r}; verl has: {', '.join(sorted(engines))}"
+        raise ConfigError(told + did_you_mean(model_engine, engines))
+    read = OmegaConf.load(engines[str(model_engine)])
+    assert isinstance(read, DictConfig)
+    read.model_engine = model_engine
+    OmegaConf.set_struct(read, True)
+    _open(read)
+    OmegaConf.set_struct(read.ray_kwargs.ray_init, False)
+    return read
 
 
 def _open(config: DictConfig) -> None:
@@ -491,12 +467,3 @@ def _open(config: DictConfig) -> None:
             _open(config[key])
     if not config:
         OmegaConf.set_struct(config, False)
-
-
-def _folder() -> Path:
-    spec = find_spec("verl")
-    for location in (spec and spec.submodule_search_locations) or ():
-        folder = Path(location) / "trainer" / "config"
-        if (folder / f"{_NAME}.yaml").is_file():
-            return folder.resolve()
-    raise ConfigError("verl is not installed; install lightning-verl with its dependencies: pip install lightning-verl")

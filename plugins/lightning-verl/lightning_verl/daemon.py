@@ -20,7 +20,8 @@ from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
-from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
+from lightning_core.types import NamedResources, Rollout, RolloutConfig, Span
+from lightning_verl.manager import enqueue
 from lightning_verl.padding import padded_batch
 from lightning_verl.rules import TraceAggregator
 from lightning_verl.serving import RESOURCE
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SET_UP_SECONDS = 300.0
-_NO_LIMIT = 2**63
+_UNLIMITED = LearningOptions(max_prompt_length=2**63, max_response_length=2**63)
 
 
 class AgentModeDaemon:
@@ -184,28 +185,24 @@ class AgentModeDaemon:
                 why = f"there are {n_left_out} rows, fewer than mini_batch_size, {self.mini_batch_size}"
             raise AlgorithmError(f"there is nothing to learn from: {why}")
         import numpy as np
-        import torch
         from verl import DataProto
 
-        padded = padded_batch(
-            [row for _, row in rows],
-            max_prompt_length=max_prompt_length,
-            max_response_length=max_response_length,
-            pad_token_id=self.pad_token_id,
-        )
-        types = {"token_level_scores": torch.float32}
-        tensors = {
-            name: torch.tensor(values, dtype=types.get(name, torch.int64), device=device)
-            for name, values in padded.items()
-        }
+        learned = [row for _, row in rows]
         rollouts = [self._groups[number][row.session] for number, row in rows]
         told = {
             "data_id_list": [rollout.input["data_id"] for rollout in rollouts],
             "rollout_id_list": [rollout.rollout_id for rollout in rollouts],
-            "turn_index_list": [row.index for _, row in rows],
+            "turn_index_list": [row.index for row in learned],
         }
+        padded = padded_batch(
+            learned,
+            max_prompt_length=max_prompt_length,
+            max_response_length=max_response_length,
+            pad_token_id=self.pad_token_id,
+        )
         batch = DataProto.from_dict(
-            tensors=tensors, non_tensors={name: np.array(values, dtype=object) for name, values in told.items()}
+            tensors={name: tensor.to(device) for name, tensor in padded.items()},
+            non_tensors={name: np.array(values, dtype=object) for name, values in told.items()},
         )
         return batch, training_metrics(lessons, options=options, n_dropped_remainder=n_left_out)
 
@@ -215,7 +212,7 @@ class AgentModeDaemon:
         Raises:
             AlgorithmError: When the rollouts have not ended.
         """
-        groups = self._read(LearningOptions(max_prompt_length=_NO_LIMIT, max_response_length=_NO_LIMIT))
+        groups = self._read(_UNLIMITED)
         sources = [source for group, source in zip(groups, self._sources, strict=True) for _ in group]
         return validation_metrics([ended for group in groups for ended in group], sources=sources)
 
@@ -228,36 +225,32 @@ class AgentModeDaemon:
         self.is_train = is_train
         name = str(self.train_information.get("model", "default-model"))
         if self._is_own:
+            engine = {"model": f"hosted_vllm/{name}"}
             self.llm_proxy.update_model_list(
                 [
-                    {
-                        "model_name": name,
-                        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": f"http://{address}/v1"},
-                    }
+                    {"model_name": name, "litellm_params": {**engine, "api_base": f"http://{address}/v1"}}
                     for address in server_addresses
                 ]
             )
             await self.llm_proxy.start()
         sampling = {"temperature": self.train_information.get("temperature", 0.7 if is_train else 0.0)}
         resources: NamedResources = {RESOURCE: self.llm_proxy.as_resource(sampling_parameters=sampling)}
-        resources_id = (await self.store.add_resources(resources)).resources_id
-        times = self.train_rollout_n if is_train else 1
-        columns = list(data)
-        tasks = [dict(zip(columns, values, strict=True)) for values in zip(*data.values(), strict=True)]
-        config = RolloutConfig(timeout_seconds=self.llm_timeout_seconds, unresponsive_seconds=self.llm_timeout_seconds)
-        requests = [
-            EnqueueRolloutRequest(
-                input={**task, "data_id": data_id},
-                mode="train" if is_train else "val",
-                resources_id=resources_id,
-                config=config,
-                metadata={"data_id": data_id, "is_train": is_train},
-            )
-            for task in tasks
-            for data_id in [str(uuid.uuid4())] * times
+        tasks = [
+            {**dict(zip(data, values, strict=True)), "data_id": str(uuid.uuid4())}
+            for values in zip(*data.values(), strict=True)
         ]
-        rollouts = await self.store.enqueue_many_rollouts(requests)
-        self._groups = [list(rollouts[start : start + times]) for start in range(0, len(rollouts), times)]
+        seconds = self.llm_timeout_seconds
+        self._groups = await enqueue(
+            self.store,
+            dict(enumerate(tasks)),
+            "train" if is_train else "val",
+            times=self.train_rollout_n if is_train else 1,
+            step=0,
+            resources_id=(await self.store.add_resources(resources)).resources_id,
+            config=RolloutConfig(timeout_seconds=seconds, unresponsive_seconds=seconds),
+            key=str(uuid.uuid4()),
+            name="batch",
+        )
         self._sources = [task.get("data_source") for task in tasks]
 
     async def _wait(self) -> list[list[tuple[Rollout, Sequence[Span] | str]]]:

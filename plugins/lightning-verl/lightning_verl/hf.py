@@ -89,9 +89,7 @@ class HFServer:
         """Give back what there is of the answers under way, and let further requests wait, or refuse them."""
         await self._batcher.close(abort=True, reject=reject_request)
 
-    async def resume_generation(self) -> None:
-        """Take requests."""
-        self._batcher.open()
+    resume_generation = wake_up
 
 
 def visible_devices(devices: str) -> dict[str, str]:

@@ -53,22 +53,18 @@ def end_leftovers() -> list[int]:
                 if _is_orphan(pid):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     ended[handle] = pid
-        waited = select.poll()
-        for handle in ended:
-            waited.register(handle, select.POLLIN)
-        left, deadline = dict(ended), time.monotonic() + _END_SECONDS
-        while left:
-            gone = waited.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not gone:
-                raise ConfigError(
-                    f"processes {sorted(left.values())} of a killed training do not end; end them by hand"
-                )
-            for handle, _ in gone:
-                waited.unregister(handle)
-                del left[handle]
+        deadline = time.monotonic() + _END_SECONDS
+        if left := [pid for handle, pid in ended.items() if not _ends(handle, deadline)]:
+            raise ConfigError(f"processes {sorted(left)} of a killed training do not end; end them by hand")
     if ended:
         logger.warning("lightning_verl.leftovers_ended pids=%s; of a training that was killed", sorted(ended.values()))
     return sorted(ended.values())
+
+
+def _ends(handle: int, deadline: float) -> bool:
+    waited = select.poll()
+    waited.register(handle, select.POLLIN)
+    return bool(waited.poll(max(0.0, deadline - time.monotonic()) * 1000))
 
 
 def _orphans() -> Iterator[int]:

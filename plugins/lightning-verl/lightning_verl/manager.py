@@ -11,18 +11,13 @@ from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.options import LearningOptions
 from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
-from lightning_tokens.learning.rollouts import cancel_all, cancel_unfinished, enqueue_unless_lost
+from lightning_tokens.learning.rollouts import cancel_all, cancel_unfinished, enqueue_unless_lost, record_of
 from lightning_tokens.learning.steps import group_of
 
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.store import LightningStore
-from lightning_core.types import (
-    EnqueueRolloutRequest,
-    NamedResources,
-    Rollout,
-    RolloutConfig,
-)
+from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.serving import Serving
@@ -90,7 +85,8 @@ class RolloutManager:
         self._store = store
         self._bridge = bridge
         self._sink: RowSink | None = None
-        self._ending = Ending()
+        self.ending = Ending()
+        """Ends groups early: they are not judged then, whatever the result of their calls."""
         self._serving = serving
         self._tasks = tasks
         self._group_size = group_size
@@ -125,10 +121,6 @@ class RolloutManager:
     def write_to(self, sink: RowSink) -> None:
         """Say where rows go, before any are made."""
         self._sink = sink
-
-    def end_with(self, ending: Ending) -> None:
-        """Say what ends groups early, before any are begun: they are not judged then, whatever comes of their calls."""
-        self._ending = ending
 
     def generate_sequences(self, prompts: "TensorDict") -> None:
         """Begin the rollouts of groups, and return when they are queued. verl calls this.
@@ -205,49 +197,34 @@ class RolloutManager:
         sink = self._sink
         if sink is None:
             raise AlgorithmError("rollouts were asked for before it was said where their rows go; call write_to")
-        resources_id = await self._serving.resources_id(self._serving.training())
-        rollouts = await asyncio.gather(
-            *(
-                self._enqueue(
-                    [group],
-                    "train",
-                    step=step,
-                    resources_id=resources_id,
-                    # Without the step: a group that was not finished at a checkpoint is asked for in a later one.
-                    request_id=f"{self._key}/train/{group.uid}/{group.task}",
-                )
-                for group in groups
-            )
-        )
-        for group in groups:
+        # By groups, and without the step: one that was not finished at a checkpoint is asked for in a later one.
+        enqueued = [self._enqueue("train", [group.task], step, f"{group.uid}/{group.task}") for group in groups]
+        for group, [members] in zip(groups, await asyncio.gather(*enqueued), strict=True):
             await asyncio.to_thread(sink.begin, group.uid, partition="train")
-        for group, [members] in zip(groups, rollouts, strict=True):
-            self._unfinished.update(rollout.rollout_id for rollout in members)
             task = asyncio.create_task(self._run_group(group, members, step, sink), name=f"group {group.uid}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def _enqueue(
-        self, groups: Sequence[Group], partition: Partition, *, step: int, resources_id: str, request_id: str
+        self, partition: Partition, tasks: Iterable[int], step: int, name: str, resources: NamedResources | None = None
     ) -> list[list[Rollout]]:
-        size = self._group_size[partition]
-        requests = [
-            EnqueueRolloutRequest(
-                input=self._tasks[partition][group.task],
-                mode=partition,
-                resources_id=resources_id,
-                config=self._config,
-                metadata={"work": self._key, "step": step, "task": group.task, "sample": number},
-            )
-            for group in groups
-            for number in range(size)
-        ]
-        rollouts = await enqueue_unless_lost(self._store, requests, request_id)
-        return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
+        groups = await enqueue(
+            self._store,
+            {task: self._tasks[partition][task] for task in tasks},
+            partition,
+            times=self._group_size[partition],
+            step=step,
+            resources_id=await self._serving.resources_id(resources or self._serving.training()),
+            config=self._config,
+            key=self._key,
+            name=name,
+        )
+        self._unfinished.update(rollout.rollout_id for group in groups for rollout in group)
+        return groups
 
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:
-            await self._ending.unless(self._learn(group, rollouts, step, sink))
+            await self.ending.unless(self._learn(group, rollouts, step, sink))
         except Enough:  # a run that continues asks for it again
             return
         except Exception as exc:
@@ -277,36 +254,63 @@ class RolloutManager:
 
     async def _ended(self, rollouts: Sequence[Rollout], resources: NamedResources) -> list[EndedRollout]:
         """Wait for rollouts that were given these resources, and read how they went."""
-        read = partial(
-            read_rollout,
-            options=self.options,
-            adapter=self._adapter,
-            other_models=self._serving.other_models(resources),
-        )
-        ids = [rollout.rollout_id for rollout in rollouts]
-        self._unfinished.update(ids)
+        others = self._serving.other_models(resources)
+        read = partial(read_rollout, options=self.options, adapter=self._adapter, other_models=others)
         ended = [
-            await asyncio.to_thread(read, rollout, await self._serving.record_of(rollout))
-            for rollout in await wait_for_all(self._store, ids)
+            await asyncio.to_thread(read, each, await record_of(each, store=self._store, proxy=self._serving.proxy))
+            for each in await wait_for_all(self._store, [rollout.rollout_id for rollout in rollouts])
         ]
-        self._unfinished.difference_update(ids)
+        self._unfinished.difference_update(rollout.rollout_id for rollout in rollouts)
         return ended
 
     async def _measured(
         self, partition: Partition, resources: NamedResources, *, step: int, what: str
     ) -> list[EndedRollout]:
-        groups = [Group(str(number), number) for number in range(len(self._tasks[partition]))]
-        rollouts = await self._enqueue(
-            groups,
-            partition,
-            step=step,
-            resources_id=await self._serving.resources_id(resources),
-            request_id=f"{self._key}/{partition}/{step}",
-        )
-        ended = await self._ended([rollout for members in rollouts for rollout in members], resources)
+        groups = await self._enqueue(partition, range(len(self._tasks[partition])), step, str(step), resources)
+        ended = await self._ended([rollout for members in groups for rollout in members], resources)
         if not any(each.was_scored for each in ended):
             raise NoRewards(f"{what}: {_no_rewards(ended)}")
         return ended
+
+
+async def enqueue(
+    store: LightningStore,
+    tasks: Mapping[int, Any],
+    mode: Partition,
+    *,
+    times: int,
+    step: int,
+    resources_id: str,
+    config: RolloutConfig | None,
+    key: str,
+    name: str,
+) -> list[list[Rollout]]:
+    """Enqueue tasks, and return their rollouts, by task.
+
+    Args:
+        store: Where runners look for work.
+        tasks: By their numbers in the dataset.
+        mode: What the rollouts are for.
+        times: How often each is run.
+        step: How many steps the model has learned from.
+        resources_id: What the agents are given.
+        config: Limits and retry policy of each rollout.
+        key: Names the work within its run.
+        name: Of this batch within the work: the same continues it, and what has ended is not run again.
+    """
+    requests = [
+        EnqueueRolloutRequest(
+            input=task,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata={"work": key, "step": step, "task": number, "sample": sample},
+        )
+        for number, task in tasks.items()
+        for sample in range(times)
+    ]
+    rollouts = await enqueue_unless_lost(store, requests, f"{key}/{mode}/{name}")
+    return [rollouts[begin : begin + times] for begin in range(0, len(rollouts), times)]
 
 
 class _Fruitless:

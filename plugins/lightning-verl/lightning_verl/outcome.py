@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_tokens.learning.options import LearningOptions
+from omegaconf import DictConfig
 
 from lightning_core.algorithm.base import Reporter
 from lightning_core.types import NamedResources
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
-from lightning_verl.ending import Ending
 from lightning_verl.manager import RolloutManager
 from lightning_verl.serving import Serving
 
@@ -22,9 +21,8 @@ class Outcome:
     checkpoint that it was saved in, or `NAME:step-N` where it was not saved.
 
     Args:
-        manager: Runs the samples.
+        manager: Runs the samples. Once its training is to end, `begin`, `validate` and `end` raise `Enough`.
         serving: Serves the model.
-        ending: Says when there is nothing more to measure; then `begin`, `validate` and `end` raise `Enough`.
         start: The model that the training begins with.
         folder: Returns where the weights of a step are saved.
         has_test: Whether there are held-out samples.
@@ -37,7 +35,6 @@ class Outcome:
         *,
         manager: RolloutManager,
         serving: Serving,
-        ending: Ending,
         start: str,
         folder: Callable[[int], Path],
         has_test: bool,
@@ -46,7 +43,6 @@ class Outcome:
     ) -> None:
         self._manager = manager
         self._serving = serving
-        self._ending = ending
         is_local = Path(start).expanduser().is_dir()
         self._start = str(Path(start).expanduser().absolute()) if is_local else start
         self._folder = folder
@@ -72,7 +68,7 @@ class Outcome:
     async def validate(self, step: int) -> dict[str, float]:
         """Run the validation set with the model after a step, and return what it says."""
         resources = self._serving.measure(self._model(step))
-        return await self._ending.unless(self._manager.validate(resources, step=step))
+        return await self._manager.ending.unless(self._manager.validate(resources, step=step))
 
     async def save(self, step: int) -> None:
         """Say that the model after a step is saved."""
@@ -87,7 +83,7 @@ class Outcome:
             self._report({"test_reward": await self._test(resources, step)})
 
     async def _test(self, resources: NamedResources, step: int) -> float:
-        return await self._ending.unless(self._manager.test(resources, step=step))
+        return await self._manager.ending.unless(self._manager.test(resources, step=step))
 
     def _model(self, step: int) -> str:
         if step in self._saved:
@@ -97,23 +93,29 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a training works with, on either side of the bridge."""
+    """What a training is of, and works with, on either side of the bridge."""
 
+    verl: DictConfig
+    """verl's whole config; it is changed."""
+    n_train: int
+    """How many training tasks there are."""
+    n_val: int
+    """How many tasks of validation."""
+    checkpoints: Path
+    """Where checkpoints are kept, and continued from where there are some."""
+    trainer_cls: type | str | None
+    """What goes before verl's trainer; see `make_trainer_class`."""
     bridge: Bridge
     """To the event loop."""
     manager: RolloutManager
-    """Runs rollouts."""
+    """Runs rollouts; knows what is learned, and whether the training is to end early."""
     serving: Serving
     """Serves the policy."""
     outcome: Outcome
     """Measures the policy, and knows where it is saved."""
     schedule: Schedule
     """After which steps it is saved, besides those that verl's config names."""
-    ending: Ending
-    """Lets the trainer's thread end, and keep what it has learned."""
-    options: LearningOptions
-    """What is learned, and how."""
+    keeps_best: bool
+    """Whether the best checkpoint and the newest are kept; else as many as verl's config says."""
     report: Callable[[Mapping[str, float], int], None]
     """Is told what each step has measured; called in the trainer's thread."""
-    keeps_best: bool = False
-    """Whether the best checkpoint and the newest are kept; else as many as verl's config says."""

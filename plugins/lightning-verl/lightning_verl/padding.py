@@ -1,8 +1,12 @@
 """Token ids and rows of one length, as agentlightning 0.3 hands them to verl."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lightning_tokens.learning.groups import LearnedRow
+
+if TYPE_CHECKING:
+    import torch
 
 
 def get_left_padded_ids_and_attention_mask(
@@ -43,7 +47,7 @@ def get_right_padded_ids_and_attention_mask(
 
 def padded_batch(
     rows: Sequence[LearnedRow], *, max_prompt_length: int, max_response_length: int, pad_token_id: int
-) -> dict[str, list[list[float]] | list[list[int]]]:
+) -> dict[str, "torch.Tensor"]:
     """Pad prompts at the front and responses at the end.
 
     Args:
@@ -53,32 +57,24 @@ def padded_batch(
         pad_token_id: What stands where there is no token.
 
     Returns:
-        By verl's names, a list for each row: `prompts`, `responses`, `input_ids` (both), `attention_mask` and
-        `position_ids` (of both), `response_mask`, and `token_level_scores`, which is 0.0 on padding.
+        By verl's names, int64 `[rows, length]`: `prompts`, `responses`, `input_ids` (both), `attention_mask` and
+        `position_ids` (of both), `response_mask`; and float32 `token_level_scores`, which is 0.0 on padding.
     """
-    batch: dict[str, list[list[int]]] = {}
-    scores: list[list[float]] = []
-    for row in rows:
-        prompt, before = get_left_padded_ids_and_attention_mask(row.prompt_ids, max_prompt_length, pad_token_id)
-        response, after = get_right_padded_ids_and_attention_mask(row.response_ids, max_response_length, pad_token_id)
-        mask, _ = get_right_padded_ids_and_attention_mask(row.mask, max_response_length, 0)
-        for name, values in (
-            ("prompts", prompt),
-            ("responses", response),
-            ("input_ids", prompt + response),
-            ("attention_mask", before + after),
-            ("position_ids", _positions(before + after)),
-            ("response_mask", mask),
-        ):
-            batch.setdefault(name, []).append(values)
-        kept = row.scores[:max_response_length]
-        scores.append(kept + [0.0] * (max_response_length - len(kept)))
-    return {**batch, "token_level_scores": scores}
+    import torch
 
+    def padded(pad: Any, values: Iterable[Any], length: int, token: int = 0) -> list["torch.Tensor"]:
+        return [torch.tensor(each) for each in zip(*(pad(ids, length, token) for ids in values), strict=True)]
 
-def _positions(mask: Sequence[int]) -> list[int]:
-    positions, position = [], -1
-    for present in mask:
-        position += present
-        positions.append(max(position, 0))
-    return positions
+    left, right = get_left_padded_ids_and_attention_mask, get_right_padded_ids_and_attention_mask
+    prompts, before = padded(left, (row.prompt_ids for row in rows), max_prompt_length, pad_token_id)
+    responses, after = padded(right, (row.response_ids for row in rows), max_response_length, pad_token_id)
+    attention_mask = torch.cat([before, after], dim=1)
+    return {
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": torch.cat([prompts, responses], dim=1),
+        "attention_mask": attention_mask,
+        "position_ids": (attention_mask.cumsum(1) - 1).clamp(min=0),
+        "response_mask": padded(right, (row.mask for row in rows), max_response_length)[0],
+        "token_level_scores": padded(right, (row.scores for row in rows), max_response_length)[0].float(),
+    }

@@ -2,39 +2,31 @@
 
 import os
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.requirements import Requirement
 
 from lightning_core.errors import ConfigError
 
-SUPPORTED = {
-    "verl": ">=0.9.1,<0.10",
-    "TransferQueue": ">=0.1.11,<0.2",
-    "ray": ">=2.41",
-    "tensordict": ">=0.10,<0.11",
-    "torch": ">=2.7",
-    "transformers": ">=5.5.3,<5.11",
-}
-"""By distribution. verl's trainer is not a stable API yet, so its versions are those that were tried."""
-
 
 def check_versions() -> None:
-    """Refuse what is missing, or of a version that was not tried. Imports none of it.
+    """Refuse what is missing, or of a version that this package does not ask of pip. Imports none of it.
+
+    verl's trainer is not a stable API yet, so its versions are those that were tried.
 
     Raises:
         ConfigError: Names everything that is wrong, and what to install.
     """
     faults = []
-    for name, wanted in SUPPORTED.items():
+    for wanted in map(Requirement, metadata.requires("lightning-verl") or ()):
         try:
-            found = metadata.version(name)
+            found = metadata.version(wanted.name)
         except metadata.PackageNotFoundError:
-            faults.append(f"{name} is not installed, {name}{wanted} is needed")
-            continue
-        if not SpecifierSet(wanted).contains(Version(found), prereleases=True):
-            faults.append(f"{name} is {found}, {name}{wanted} is needed")
+            faults.append(f"{wanted.name} is not installed, {wanted} is needed")
+        else:
+            if not wanted.specifier.contains(found, prereleases=True):
+                faults.append(f"{wanted.name} is {found}, {wanted} is needed")
     if faults:
         raise ConfigError(f"{'; '.join(faults)}. Make the environment as lightning-verl's README says")
 
@@ -60,18 +52,26 @@ def count_gpus(root: Path = Path("/")) -> int:
     return sum(1 for _ in root.glob("dev/nvidia[0-9]*"))
 
 
-def check_accelerator(device: str | None, *, is_elsewhere: bool, root: Path = Path("/")) -> None:
-    """Refuse to train on an accelerator where there is none.
+def check_accelerator(device: str | None, *, engine: str, is_elsewhere: bool, root: Path = Path("/")) -> None:
+    """Refuse to train on an accelerator, or to generate with an engine, where there is none.
 
     Args:
         device: What the configuration says.
+        engine: Which one generates: `actor_rollout_ref.rollout.name`.
         is_elsewhere: Whether a cluster is used, whose machines are not this one.
         root: Where the system is.
 
     Raises:
         ConfigError: When there is none.
     """
-    if device != "cpu" and not is_elsewhere and not has_accelerator(root):
+    if is_elsewhere:
+        return
+    if device != "cpu" and not has_accelerator(root):
         raise ConfigError(
             "this machine shows no GPU; to train on its processor, set agentlightning.device: cpu in verl's config"
+        )
+    if engine in ("vllm", "sglang") and find_spec(engine) is None:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name is {engine!r}, which is not installed; make the environment for GPUs as "
+            "lightning-verl's README says, or set it to hf, which is slow"
         )

@@ -36,13 +36,21 @@ PREFIX = "agentlightning"
 ROLLOUT_LOSS = "seq-mean-token-mean"
 """The loss of verl's that the weights of rows belong to."""
 
-POLICY_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
+ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+"""The parts of verl's configuration that most is said of."""
+
+POLICY_LOSS = f"{ACTOR}.policy_loss.loss_mode"
 
 ADAPTER = "lora_adapter"
 """The folder of an adapter, in the checkpoint of an actor that FSDP trains."""
 
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Length = Annotated[int, Field(strict=True, ge=1)]
+
+
+def keys(section: str, names: str) -> tuple[str, ...]:
+    """Return the dotted keys of names, which have spaces between them, in a section."""
+    return tuple(f"{section}.{name}" for name in names.split())
 
 
 class TraceAggregator(BaseModel):
@@ -136,68 +144,34 @@ _DATASETS = "samples are those of the datasets that the run is given"
 _RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
 _OLDER = "verl's newer trainer, which runs here, does not look at it"
 _IMAGES = "the folder of the samples' images in agentlightning 0.3; models are trained on text alone"
-_MODEL = "actor_rollout_ref.model"
-_ROLLOUT = "actor_rollout_ref.rollout"
-_ENGINE = f"{_ROLLOUT}.checkpoint_engine.backend"
+_ENGINE = f"{ROLLOUT}.checkpoint_engine.backend"
 
-TOOL_FORMAT = f"{_ROLLOUT}.multi_turn.format"
+TOOL_FORMAT = f"{ROLLOUT}.multi_turn.format"
 """How a model writes calls of tools: the one option of verl's turns that has an effect here."""
 
 _WITHOUT_EFFECT = {
+    **dict.fromkeys(("custom_reward_function", "reward", "reward_model", "sandbox_fusion"), _AGENT),
+    **dict.fromkeys((*keys("data", "tool_config_path function_tool_path"), f"{ROLLOUT}.multi_turn"), _AGENT),
+    **dict.fromkeys(keys("data", "custom_cls val_max_samples"), _DATASETS),
+    **dict.fromkeys(keys(ROLLOUT, "agent.default_agent_loop agent.agent_loop_config_path"), _RUNNERS),
+    **dict.fromkeys(keys("algorithm", "pf_ppo use_pf_ppo"), _OLDER),
     "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
-    "algorithm.pf_ppo": _OLDER,
-    "algorithm.use_pf_ppo": _OLDER,
-    "custom_reward_function": _AGENT,
-    "reward": _AGENT,
-    "reward_model": _AGENT,
-    "sandbox_fusion": _AGENT,
-    "data.tool_config_path": _AGENT,
-    "data.function_tool_path": _AGENT,
-    f"{_ROLLOUT}.multi_turn": _AGENT,
-    "data.custom_cls": _DATASETS,
     "data.image_base_dir": _IMAGES,
-    "data.val_max_samples": _DATASETS,
-    "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
+    "data.tokenizer": f"set {MODEL}.tokenizer_path",
     "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
-    f"{_ROLLOUT}.agent.default_agent_loop": _RUNNERS,
-    f"{_ROLLOUT}.agent.agent_loop_config_path": _RUNNERS,
-    f"{_ROLLOUT}.do_sample": f"what is learned from is drawn at {_ROLLOUT}.temperature",
+    f"{ROLLOUT}.do_sample": f"what is learned from is drawn at {ROLLOUT}.temperature",
 }
 """By key, or what keys are under, why it is refused: it would not be used."""
 
 _UNUSED = (
     "skip",
-    f"{_ROLLOUT}.agent.num_workers",
-    f"{_ROLLOUT}.moe_load_balance_metrics_interval",
-    f"{_ROLLOUT}.over_sample_rate",
-    f"{_ROLLOUT}.trace",
-    "data.audio_key",
-    "data.image_key",
-    "data.image_patch_size",
-    "data.video_key",
-    "data.mm_processor_kwargs",
-    "data.dataloader_num_workers",
-    "data.filter_overlong_prompts",
-    "data.filter_overlong_prompts_workers",
-    "data.prompt_key",
-    "data.return_full_prompt",
-    "data.return_multi_modal_inputs",
-    "data.return_raw_chat",
-    "data.return_raw_input_ids",
-    "data.reward_fn_key",
-    "data.train_files",
-    "data.truncation",
-    "data.trust_remote_code",
-    "data.use_shm",
-    "data.val_batch_size",
-    "data.val_files",
-    "data.validation_shuffle",
-    "trainer.balance_batch",
-    "trainer.esi_redundant_time",
-    "trainer.log_val_generations",
-    "trainer.ray_wait_register_center_timeout",
-    "trainer.use_v1",
-    "trainer.validation_data_dir",
+    *keys(ROLLOUT, "agent.num_workers moe_load_balance_metrics_interval over_sample_rate trace"),
+    *keys("data", "audio_key image_key image_patch_size video_key mm_processor_kwargs return_multi_modal_inputs"),
+    *keys("data", "filter_overlong_prompts filter_overlong_prompts_workers prompt_key reward_fn_key truncation"),
+    *keys("data", "train_files val_files dataloader_num_workers trust_remote_code use_shm"),
+    *keys("data", "return_full_prompt return_raw_chat return_raw_input_ids val_batch_size validation_shuffle"),
+    *keys("trainer", "balance_batch esi_redundant_time log_val_generations ray_wait_register_center_timeout"),
+    *keys("trainer", "use_v1 validation_data_dir"),
 )
 """Keys, or what keys are under, without effect here, which change nothing of what is learned: a warning names them."""
 
@@ -206,24 +180,23 @@ _REFUSED = {
     "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
     "critic.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
     "distillation.enabled": "what the teacher says is collected by verl's own agents, not here",
-    f"{_ROLLOUT}.enable_rollout_routing_replay": "the rollouts do not record which experts have answered",
+    f"{ROLLOUT}.enable_rollout_routing_replay": "the rollouts do not record which experts have answered",
 }
 """By key, why it cannot be true."""
 
 _WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
 _BOUNDS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    **{
-        f"actor_rollout_ref.actor.{name}": ("0 or more", lambda value: value >= 0)
-        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "optim.lr")
-    },
-    f"{_ROLLOUT}.temperature": ("more than 0: groups of equal answers teach nothing", lambda value: value > 0),
-    f"{_ROLLOUT}.val_kwargs.temperature": ("0 or more", lambda value: value >= 0),
-    **{
-        key: ("more than 0, and 1 at most", lambda value: 0 < value <= 1)
-        for key in (f"{_ROLLOUT}.gpu_memory_utilization", f"{_ROLLOUT}.top_p", f"{_ROLLOUT}.val_kwargs.top_p")
-    },
-    **{f"algorithm.{name}": ("from 0 to 1", lambda value: 0 <= value <= 1) for name in ("gamma", "lam")},
+    **dict.fromkeys(
+        (*keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), f"{ROLLOUT}.val_kwargs.temperature"),
+        ("0 or more", lambda value: value >= 0),
+    ),
+    **dict.fromkeys(
+        keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"),
+        ("more than 0, and 1 at most", lambda value: 0 < value <= 1),
+    ),
+    **dict.fromkeys(keys("algorithm", "gamma lam"), ("from 0 to 1", lambda value: 0 <= value <= 1)),
+    f"{ROLLOUT}.temperature": ("more than 0: groups of equal answers teach nothing", lambda value: value > 0),
 }
 """By key, what a number has to be, beyond which verl takes it silently."""
 
@@ -373,14 +346,14 @@ def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
             )
     engine = facts.config.actor_rollout_ref.actor.strategy
     read, other = ("lora.rank", "lora_rank") if engine == "megatron" else ("lora_rank", "lora.rank")
-    if facts.value(f"{_MODEL}.{other}") > 0 and facts.value(f"{_MODEL}.{read}") <= 0:
-        yield f"{_MODEL}.{other}", f"{engine} does not read it, and would train the whole model; set {_MODEL}.{read}"
+    if facts.value(f"{MODEL}.{other}") > 0 and facts.value(f"{MODEL}.{read}") <= 0:
+        yield f"{MODEL}.{other}", f"{engine} does not read it, and would train the whole model; set {MODEL}.{read}"
     if model.lora_adapter_path and facts.is_fsdp and model.lora_rank <= 0:
-        yield f"{_MODEL}.lora_adapter_path", f"verl reads it with {_MODEL}.lora_rank only; set that to its rank"
+        yield f"{MODEL}.lora_adapter_path", f"verl reads it with {MODEL}.lora_rank only; set that to its rank"
     is_separate = facts.mode == "separate_async"
-    if has_lora(facts.config) and (is_separate or server == "hf") and facts.given.get(f"{_MODEL}.lora.merge") is False:
+    if has_lora(facts.config) and (is_separate or server == "hf") and facts.given.get(f"{MODEL}.lora.merge") is False:
         yield (
-            f"{_MODEL}.lora.merge",
+            f"{MODEL}.lora.merge",
             "with separate_async and with rollout.name=hf whole weights are sent, without the adapter unless it is "
             "merged into them; leave it out",
         )
@@ -412,7 +385,7 @@ def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "trainer.resume_mode",
             "a run goes on from the newest checkpoint of its own (auto), or not (disable); to begin with what another "
-            f"one has learned, set {_MODEL}.path to the folder actor/huggingface of its checkpoint",
+            f"one has learned, set {MODEL}.path to the folder actor/huggingface of its checkpoint",
         )
     saved = "actor_rollout_ref.actor.checkpoint.save_contents"
     is_needed = trainer.save_freq > 0 and (trainer.resume_mode == "auto" or has_lora(facts.config))
@@ -433,7 +406,7 @@ def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
     for name in context.ROPE:
         if isinstance(changed.get(name), Mapping):
             yield (
-                f"{_MODEL}.override_config.{name}",
+                f"{MODEL}.override_config.{name}",
                 "neither verl nor its servers can change it; write it into the config.json of the model",
             )
 

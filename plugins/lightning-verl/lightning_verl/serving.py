@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from lightning_proxy import LLMProxy
 from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
-from lightning_tokens.learning.rollouts import record_of
 
 from lightning_core.budget import Budget
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, Rollout, Span
+from lightning_core.types import NamedResources
 from lightning_verl.engine import LLMClient, VerlEngine
 
 RESOURCE = "main_llm"
@@ -78,7 +77,8 @@ class Serving:
         self._is_own = proxy is None
         if proxy is None:
             proxy = LLMProxy(store=store, key="", budget=budget)
-        self._proxy = proxy
+        self.proxy = proxy
+        """What agents' calls go through."""
         self._backend = backend
         self._key = key
         self._resources = dict(resources or {})
@@ -93,8 +93,8 @@ class Serving:
         """Serve a policy."""
         self._policy = policy
         self._list()
-        if not self._proxy.is_running():
-            await self._proxy.start()
+        if not self.proxy.is_running():
+            await self.proxy.start()
 
     def measure(self, model: str) -> NamedResources:
         """Serve the policy also for being measured, and no more under the name that it had for that before.
@@ -135,11 +135,11 @@ class Serving:
     async def stop(self) -> None:
         """Stop serving; a proxy of the trainer's goes on, with what it had."""
         if self._is_own:
-            await self._proxy.stop()
+            await self.proxy.stop()
             return
-        self._proxy.update_model_list(self._others)
-        if self._proxy.is_running():  # and may be paused, where the run ended while the model learned
-            await self._proxy.resume()
+        self.proxy.update_model_list(self._others)
+        if self.proxy.is_running():  # and may be paused, where the run ended while the model learned
+            await self.proxy.resume()
 
     def other_models(self, resources: NamedResources) -> frozenset[str]:
         """Return what the other models of the proxy are called by agents that are given these resources."""
@@ -162,10 +162,10 @@ class Serving:
         Args:
             drain_seconds: How long those under way may take to end, before they are cut off; None to let them be.
         """
-        if self._proxy.is_running():
-            await self._proxy.pause(_PAUSE_SECONDS)
+        if self.proxy.is_running():
+            await self.proxy.pause(_PAUSE_SECONDS)
             if drain_seconds is not None:
-                await self._proxy.drain(drain_seconds)
+                await self.proxy.drain(drain_seconds)
 
     async def resume(self, version: int) -> None:
         """Let calls in again, for new weights.
@@ -173,18 +173,14 @@ class Serving:
         Args:
             version: The step that made them; 0 for those that the run began with.
         """
-        self._proxy.set_weight_version(version)
-        if self._proxy.is_running():
-            await self._proxy.resume()
-
-    async def record_of(self, rollout: Rollout) -> Sequence[Span] | str:
-        """Return what a rollout that has ended has recorded; see `record_of`."""
-        return await record_of(rollout, store=self._store, proxy=self._proxy)
+        self.proxy.set_weight_version(version)
+        if self.proxy.is_running():
+            await self.proxy.resume()
 
     def _resources_of(self, model: str, partition: str) -> NamedResources:
         assert self._policy is not None
         sampling = self._policy.sampling[partition]
-        llm = self._proxy.as_resource(
+        llm = self.proxy.as_resource(
             model=model,
             sampling_parameters={name: sampling[name] for name in ("temperature", "top_p") if name in sampling},
         )
@@ -199,7 +195,7 @@ class Serving:
             entries += self._entries(policy, self._measured, "val")
         names = {entry["model_name"] for entry in entries}
         others = [entry for entry in self._others if entry.get("model_name") not in names]
-        self._proxy.update_model_list([*others, *entries])
+        self.proxy.update_model_list([*others, *entries])
 
     def _entries(self, policy: Policy, name: str, partition: str) -> list[dict[str, Any]]:
         if self._backend == "openai":

@@ -7,7 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,34 +35,16 @@ _VARIABLES = {
 """Read by verl, TransferQueue and Ray when they are imported; set unless somebody has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is trained, and on what."""
-
-    verl: DictConfig
-    """verl's whole config; it is changed."""
-    n_train: int
-    """How many training tasks there are."""
-    n_val: int
-    """How many tasks of validation."""
-    checkpoints: Path
-    """Where checkpoints are kept, and continued from where there are some."""
-    trainer_cls: type | str | None = None
-    """What goes before verl's trainer; see `make_trainer_class`."""
-
-
 class Training:
     """One training.
 
     Args:
-        plan: What is trained, and on what.
-        parts: What it works with.
+        parts: What is trained, on what, and what it works with.
         is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
         end_seconds: How long the thread may take to end when it is interrupted; what is left ends with the process.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool], end_seconds: float = 10.0) -> None:
-        self._plan = plan
+    def __init__(self, parts: Parts, *, is_spent: Callable[[], bool], end_seconds: float = 10.0) -> None:
         self._parts = parts
         self._is_spent = is_spent
         self._end_seconds = end_seconds
@@ -79,7 +60,7 @@ class Training:
             try:
                 trainer = self._trainer  # of its thread, which may take it away at any moment
                 if self._is_spent() and trainer is not None and trainer.has_more_to_keep:
-                    self._parts.ending.ask()
+                    self._parts.manager.ending.ask()
                     self._parts.bridge.tell()
                     await asyncio.shield(thread)
             finally:
@@ -93,7 +74,7 @@ class Training:
     # In its thread
 
     def _work(self) -> None:
-        config = self._plan.verl
+        config = self._parts.verl
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
         from lightning_verl.tools import check_form
@@ -107,7 +88,7 @@ class Training:
         set_context_of_servers(config, told, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
-        say_disk(config, self._plan.checkpoints, keeps_best=self._parts.keeps_best)
+        say_disk(config, self._parts.checkpoints, keeps_best=self._parts.keeps_best)
         with ray_cluster(config):
             RAY_ENDS.clear()
             try:
@@ -123,7 +104,7 @@ class Training:
 
         with own_queue(config.transfer_queue):
             self._parts.manager.write_to(TransferQueueRows())
-            trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._plan.trainer_cls)
+            trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._parts.trainer_cls)
             self._trainer = trainer_cls(config, self._parts)
             self._trainer.init()
             self._parts.bridge.call(self._parts.serving.start(self._policy(config)))
@@ -141,16 +122,16 @@ class Training:
         """Put in what only the run knows."""
         with open_dict(config):
             config.transfer_queue.enable = True
-            config.data.train_files = str(self._plan.n_train)
-            config.data.val_files = str(self._plan.n_val or 1)  # verl makes a loader, which is not read from then
+            config.data.train_files = str(self._parts.n_train)
+            config.data.val_files = str(self._parts.n_val or 1)  # verl makes a loader, which is not read from then
             config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals.queue", "name": "TaskNumbers"}
             config.data.dataloader_num_workers = 0  # numbers need no process to read them
             if config.data.seed is None:
                 config.data.seed = _SEED
-            config.trainer.default_local_dir = str(self._plan.checkpoints)
+            config.trainer.default_local_dir = str(self._parts.checkpoints)
             if config.critic.enable is None:  # verl decides the same, with a warning
                 config.critic.enable = config.algorithm.adv_estimator == "gae"
-            if not self._plan.n_val:
+            if not self._parts.n_val:
                 config.trainer.val_before_train = False
                 config.trainer.test_freq = -1
 
@@ -188,7 +169,7 @@ class Training:
 
     @property
     def _row(self) -> int:
-        return self._parts.options.max_prompt_length + self._parts.options.max_response_length
+        return self._parts.manager.options.max_prompt_length + self._parts.manager.options.max_response_length
 
     # In any thread
 

@@ -1,29 +1,20 @@
-"""The check that anyone can run, with one training on this processor."""
-
-import subprocess
-import sys
-from pathlib import Path
+"""The check that anyone can run; `e2e` trains whole."""
 
 import pytest
-
-CHECK = [sys.executable, "-m", "lightning_verl.check", "--device", "cpu"]
-
-
-def test_an_unknown_training_is_refused_with_those_that_there_are() -> None:
-    ran = subprocess.run([*CHECK, "--only", "hf-gppo"], capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 2
-    assert "no training hf-gppo here; there are: hf-grpo, hf-ppo, hf-lora, hf-async" in ran.stderr
+from lightning_verl import check
 
 
-@pytest.mark.timeout(120)
-def test_a_training_past_its_limit_is_ended_and_the_status_tells(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [*CHECK, "--only", "hf-grpo", "--limit", "1", "--folder", str(tmp_path / "check")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ran.returncode == 1
-    assert ran.stdout.split()[:2] == ["hf-grpo", "FAILED"]
-    assert str(tmp_path / "check" / "hf-grpo" / "log") in ran.stdout
+def test_an_unknown_training_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        check.main(["--device", "cpu", "--only", "hf-gppo"])
+    assert "no training hf-gppo here; there are: hf-grpo, hf-ppo, hf-lora, hf-async" in capsys.readouterr().err
+
+
+def test_a_training_that_fails_says_why_and_the_status_tells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(check.TRAININGS, "grpo", ["data.train_batch_size=80"])
+    assert check.main(["--device", "cpu", "--only", "hf-grpo"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.split()[:2] == ["hf-grpo", "FAILED"]
+    assert "data.train_batch_size is 80, and the training dataset has 24 samples" in printed

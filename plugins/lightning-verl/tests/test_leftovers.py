@@ -1,4 +1,4 @@
-"""Real processes of trainings that were killed, and of others that go on."""
+"""Real processes of trainings that were killed, and of others that go on; `e2e` has one that Ray has started."""
 
 import os
 import select
@@ -35,25 +35,6 @@ subprocess.Popen([sys.executable, "-c", program], env=marked, start_new_session=
 sys.stdin.read()
 """
 
-IN_RAY = """
-import subprocess, sys
-import ray
-from lightning_verl.cluster import ray_cluster
-from lightning_verl.config import load_settings
-
-@ray.remote
-class Server:
-    def start(self):
-        # Not a child of its own: those Ray ends by itself.
-        return int(subprocess.run(["sh", "-c", "sleep 600 >&2 & echo $!"], stdout=subprocess.PIPE, check=True).stdout)
-
-settings = load_settings({"agentlightning.device": "cpu", "actor_rollout_ref.model.path": "m"})
-with ray_cluster(settings.verl):
-    server = Server.remote()
-    print(ray.get(server.start.remote()), flush=True)
-    sys.stdin.read()
-"""
-
 
 @contextmanager
 def training(program: str = TRAINER) -> Iterator[tuple["subprocess.Popen[str]", int]]:
@@ -78,7 +59,7 @@ def has_ended(handle: int, *, seconds: float) -> bool:
     return bool(waited.poll(seconds * 1000))
 
 
-@pytest.mark.parametrize("program", [TRAINER, TITLED, pytest.param(IN_RAY, marks=pytest.mark.slow, id="in Ray")])
+@pytest.mark.parametrize("program", [TRAINER, TITLED])
 def test_what_a_killed_training_has_left_is_ended_and_what_a_living_one_has_stays(program: str) -> None:
     with training(program) as (killed, left), training() as (_, used):
         dying = os.pidfd_open(killed.pid)

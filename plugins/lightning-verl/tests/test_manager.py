@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 from lightning_proxy import LLMProxy
+from lightning_proxy.outbox import CallsLost
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens.learning.groups import LearnedRow, Lesson
 from lightning_tokens.learning.options import LearningOptions
 from lightning_verl.bridge import Bridge
-from lightning_verl.ending import Ending
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
 
-from lightning_core import LLM, LitAgent, Trainer, emit_reward, rollout
+from lightning_core import LLM, LitAgent, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import Rollout, Span
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
 
@@ -170,20 +169,6 @@ async def agent(task: dict[str, Any], llm: LLM) -> float | None:
         raise RuntimeError(task["raises_late"])
     reward: float | None = task.get("reward", 1.0)
     return reward
-
-
-@rollout
-async def judging(task: dict[str, Any], llm: LLM) -> float:
-    """Say of each of three calls how good it was, and call again at once."""
-    import aiohttp
-
-    async with aiohttp.ClientSession() as http:
-        for number in range(3):
-            asked = {"model": llm.model, "messages": [{"role": "user", "content": f"{task['say']}{number}"}]}
-            async with http.post(f"{llm.endpoint}/chat/completions", json=asked) as response:
-                await response.read()
-            emit_reward(float(number))
-    return 10.0
 
 
 @rollout
@@ -337,13 +322,14 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() 
     async def drive(driven: Driven) -> None:
         queue = Queue(1)
         driven.manager.write_to(queue)
-        record_of, lost = driven.serving.record_of, ["a worker of the proxy died"]
+        flush, lost = driven.serving.proxy.flush, [CallsLost("a worker of the proxy died")]
 
-        async def lose_one(rollout: Rollout) -> Sequence[Span] | str:
-            record = await record_of(rollout)
-            return lost.pop() if lost else record
+        async def lose_one(rollout_id: str, attempt_id: str) -> None:
+            await flush(rollout_id, attempt_id)
+            if lost:
+                raise lost.pop()
 
-        driven.serving.record_of = lose_one  # type: ignore[method-assign]
+        driven.serving.proxy.flush = lose_one  # type: ignore[method-assign]
         await driven.ask(["u0"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert len(queue.ended["u0"][0]) == 2
@@ -354,7 +340,7 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() 
 
 async def test_calls_that_do_not_say_which_weights_answered_them_end_the_run() -> None:
     async def drive(driven: Driven) -> None:
-        driven.serving._proxy.set_weight_version(None)
+        driven.serving.proxy.set_weight_version(None)
         driven.manager.write_to(Queue(1))
         await driven.ask(["u0"])
         for _ in range(2):
@@ -379,7 +365,7 @@ async def test_verl_s_own_versions_count_rather_than_what_the_proxy_was_told() -
 
 async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() -> None:
     async def drive(driven: Driven) -> None:
-        driven.client.meanwhile = lambda: driven.serving._proxy.set_weight_version(4)
+        driven.client.meanwhile = lambda: driven.serving.proxy.set_weight_version(4)
         queue = Queue(1)
         driven.manager.write_to(queue)
         await driven.ask(["u0"])
@@ -388,19 +374,6 @@ async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() 
 
     options = replace(OPTIONS, level="transition", estimator="gae")
     await fit(Driven(drive, size=1, options=options), [{"say": "a"}])
-
-
-async def test_each_reward_is_of_the_call_that_it_was_given_for() -> None:
-    async def drive(driven: Driven) -> None:
-        queue = Queue(1)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
-        rewards = [[answer.reward for answer in row.answers] for row in queue.ended["u0"][0]]
-        assert rewards == [[0.0], [1.0], [12.0]] * 4
-
-    driven = Driven(drive, size=4, options=replace(OPTIONS, credit="per_call"))
-    await Trainer(algorithm=driven, n_runners=4).fit_async(judging, [{"say": "a"}])
 
 
 async def test_a_step_is_told_of_the_groups_that_it_learned_from_and_of_those_dropped_each_once() -> None:
@@ -556,9 +529,8 @@ async def test_once_the_training_is_to_end_refused_calls_neither_judge_a_group_n
         raise RuntimeError("the budget is used up")
 
     async def drive(driven: Driven) -> None:
-        queue, ending = Queue(1), Ending()
+        queue, ending = Queue(1), driven.manager.ending
         driven.manager.write_to(queue)
-        driven.manager.end_with(ending)
         await driven.ask(["4-0"])
         groups = [task for task in asyncio.all_tasks() if task.get_name() == "group 4-0"]
         ending.ask()
@@ -581,9 +553,8 @@ async def test_once_the_training_is_to_end_refused_calls_neither_judge_a_group_n
 
 async def test_groups_that_are_begun_as_the_training_ends_are_cancelled_with_the_rest() -> None:
     async def drive(driven: Driven) -> None:
-        ending = Ending()
+        ending = driven.manager.ending
         driven.manager.write_to(Queue(2))
-        driven.manager.end_with(ending)
         await driven.ask(["4-0"])
         ending.ask()
         await driven.ask(["4-1"], tasks=[1])

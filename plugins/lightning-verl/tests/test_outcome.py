@@ -35,6 +35,9 @@ class Served:
 class Measures:
     """Gives the number of the step as the reward."""
 
+    def __init__(self) -> None:
+        self.ending = Ending()
+
     async def test(self, resources: NamedResources, *, step: int) -> float:
         return float(step)
 
@@ -49,11 +52,10 @@ class Told:
         self.serving = Served()
         self.start: NamedResources = {}
         self.reports: list[tuple[dict[str, float | None], str | None]] = []
-        self.ending = Ending()
+        self.manager = Measures()
         self.outcome = Outcome(
-            manager=cast(RolloutManager, Measures()),
+            manager=cast(RolloutManager, self.manager),
             serving=cast(Serving, self.serving),
-            ending=self.ending,
             start=start,
             folder=lambda step: Path(f"/run/{step}"),
             has_test=has_test,
@@ -113,7 +115,7 @@ async def test_the_newest_model_is_reported_where_nothing_can_be_measured_any_mo
     told = Told("owner/model")
     await told.outcome.begin(0)
     await told.outcome.save(2)
-    told.ending.ask()
+    told.manager.ending.ask()
     with pytest.raises(Enough):
         await told.outcome.validate(2)
     with pytest.raises(Enough):

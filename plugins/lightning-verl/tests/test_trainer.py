@@ -2,129 +2,25 @@
 
 import asyncio
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import transfer_queue as tq
-from lightning_verl.bridge import Bridge
-from lightning_verl.checkpoints import Schedule
-from lightning_verl.config import load_settings
-from lightning_verl.ending import Ending, Enough
-from lightning_verl.manager import RolloutManager
-from lightning_verl.training import Parts
-from omegaconf import OmegaConf
+from lightning_verl.ending import Enough
+from toy_trainer import Models, Saves, left, saved, trainer_in
 
 from lightning_core.errors import AlgorithmError, ConfigError
-from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
+    from lightning_verl.verl_internals.queue import TaskNumbers
     from lightning_verl.verl_internals.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),  # of verl
 ]
-
-
-class Models:
-    """Saves and loads in the place of workers."""
-
-    def __init__(self, n_workers: int = 1) -> None:
-        self.loaded: list[str] = []
-        self.updates: list[tuple[list[str], dict[str, Any]]] = []
-        self._dispatch_info: dict[str, list[int]] = {}
-        self._n_workers = n_workers
-
-    def _query_dispatch_info(self, mesh: str) -> list[int]:
-        return list(range(self._n_workers))
-
-    def update_actor(self, batch: Any) -> None:
-        self.updates.append((list(batch.keys), dict(batch.extra_info)))
-
-    train_mini_batch = update_actor
-
-    def save_checkpoint(self, local_path: str, *_: Any, **__: Any) -> None:
-        Path(local_path).mkdir(parents=True)
-
-    def load_checkpoint(self, local_path: str, **_: Any) -> None:
-        self.loaded.append(Path(local_path).parent.name)
-
-
-class Loader:
-    """Gives one task after the other."""
-
-    def __init__(self) -> None:
-        self.fetched = 0
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        import numpy as np
-
-        while True:
-            self.fetched += 1
-            numbers = np.array([self.fetched - 1], dtype=object)
-            yield {"raw_prompt": numbers, "index": numbers}
-
-    def state_dict(self) -> dict[str, int]:
-        return {"fetched": self.fetched}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.fetched = state["fetched"]
-
-
-class Saves:
-    async def save(self, step: int) -> None: ...
-
-
-def trainer_in(folder: Path, mode: str = "sync", *, outcome: Any = None, serving: Any = None, **more: Any) -> Any:
-    """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
-    settings = load_settings(
-        {
-            "agentlightning.device": "cpu",
-            "actor_rollout_ref.model.path": "tiny",
-            "trainer.default_local_dir": str(folder),
-            "trainer.v1.trainer_mode": mode,
-            "data.train_batch_size": 1,
-            **more,
-        },
-        preset="grpo",
-    )
-    bridge = Bridge(asyncio.get_running_loop())
-    manager = RolloutManager(
-        InMemoryLightningStore(),
-        bridge=bridge,
-        serving=cast(Any, None),
-        tasks={},
-        group_size={},
-        batch_size=1,
-        options=settings.learning,
-        key="k",
-    )
-    parts = Parts(
-        bridge,
-        manager,
-        serving=cast(Any, serving),
-        outcome=cast(Any, outcome or Saves()),
-        schedule=Schedule(600),
-        ending=Ending(),
-        options=settings.learning,
-        report=lambda metrics, step: None,
-        keeps_best=settings.keeps_best,
-    )
-    trainer = make_trainer_class(mode)(OmegaConf.create(settings.verl), parts)
-    trainer.actor_rollout_wg, trainer.train_dataloader, trainer.train_dataloader_it = Models(), Loader(), None
-    return trainer
-
-
-async def saved(trainer: Any, step: int) -> None:
-    trainer.global_steps = step
-    await asyncio.to_thread(trainer._save_checkpoint)
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("global*"))
 
 
 async def test_an_adapter_that_another_machine_has_saved_is_an_error(tmp_path: Path) -> None:
@@ -251,31 +147,6 @@ async def test_a_critic_whose_workers_are_grouped_otherwise_has_its_own_share_of
     assert extra["mini_batch_size"] % 4 == 0
 
 
-@pytest.mark.slow
-async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept(queue: None, tmp_path: Path) -> None:
-    def names(trainer: Any, count: int) -> list[str]:
-        return [str(uid) for _ in range(count) for uid in trainer._fetch_one_gen_batch()["uid"]]
-
-    trainer = trainer_in(tmp_path, "colocate_async")
-    trainer.global_steps = 3
-    begun = names(trainer, 1)
-    trainer.global_steps = 4  # which ends in its middle: what the third step has learned is saved
-    begun += names(trainer, 11)
-    assert begun == ["3-0", *(f"4-{number}" for number in range(11))]
-    for uid in begun[:-1]:
-        tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "running", "global_steps": 4})
-    tq.kv_put(key="4-10_0_0", partition_id="train", tag={"status": "success"})  # learned from, the group is forgotten
-    await saved(trainer, 3)
-    tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")  # as a new process has it
-
-    resumed = trainer_in(tmp_path, "colocate_async")
-    resumed._load_checkpoint()
-    resumed.global_steps += 1
-    assert names(resumed, 2) == ["4-11", "4-12"]
-    resumed.global_steps += 1
-    assert names(resumed, 1) == ["5-0"]
-
-
 def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_of_one() -> None:
     class Mine: ...
 
@@ -288,3 +159,12 @@ def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_o
     assert make_trainer_class("sync", Whole) is Whole
     with pytest.raises(ConfigError, match=r"for trainer\.v1\.trainer_mode=colocate_async it has to be a plain class"):
         make_trainer_class("colocate_async", Whole)
+
+
+def test_verl_goes_through_as_many_tasks_as_it_is_told() -> None:
+    tasks = TaskNumbers("3", tokenizer=None, processor=None, config=None)
+    assert [task["index"] for task in tasks] == [0, 1, 2]
+    assert len(TaskNumbers("3", max_samples=2)) == 2
+    assert len(TaskNumbers("3", max_samples=9)) == 3
+    with pytest.raises(IndexError):
+        tasks[3]

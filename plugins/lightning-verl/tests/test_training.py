@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from lightning_verl.bridge import Bridge, Stopped
-from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.training import Parts, Training
+from lightning_verl.training import Training
 
 
 class Trainer:
@@ -33,17 +33,8 @@ class Waiting(Training):
         end_seconds: float = 30,
     ) -> None:
         self.ending = Ending()
-        parts = Parts(
-            bridge=Bridge(asyncio.get_running_loop()),
-            manager=cast(Any, None),
-            serving=cast(Any, None),
-            outcome=cast(Any, None),
-            schedule=Schedule(None),
-            ending=self.ending,
-            options=cast(Any, None),
-            report=lambda metrics, step: None,
-        )
-        super().__init__(cast(Any, None), parts, is_spent=lambda: is_spent, end_seconds=end_seconds)
+        parts = SimpleNamespace(bridge=Bridge(asyncio.get_running_loop()), manager=SimpleNamespace(ending=self.ending))
+        super().__init__(cast(Any, parts), is_spent=lambda: is_spent, end_seconds=end_seconds)
         self._trainer = Trainer(has_more_to_keep=has_more_to_keep)
         self._goes_wrong = goes_wrong
         self.waits, self.keeps = asyncio.Event(), asyncio.Event()

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,17 +19,18 @@ from hydra.errors import InstantiationException
 from lightning_tokens.learning.mini_batches import MiniBatches, make_mini_batches
 from lightning_tokens.learning.steps import step_advantages
 from omegaconf import DictConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
+from verl.utils.tracking import Tracking
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
-from lightning_core.registry import load_object
+from lightning_core.registry import did_you_mean, load_object
 from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
 from lightning_verl.config import WORKERS
 from lightning_verl.ending import Enough
@@ -50,6 +52,9 @@ trainer_base.tqdm = partial(trainer_base.tqdm, disable=True)  # the run shows it
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
+
+_PACKAGES = ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+"""Trackers of verl's that are packages of these names."""
 
 _LEARNED_FROM = [
     "response_mask",
@@ -75,15 +80,25 @@ def check_with_verl(config: DictConfig) -> None:
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
-        get_adv_estimator_fn(config.algorithm.adv_estimator)
+        _check_name("algorithm.adv_estimator", config.algorithm.adv_estimator, ADV_ESTIMATOR_REGISTRY)
         get_trainer_cls(config.trainer.v1.trainer_mode)
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         if model.external_lib == WORKERS:  # another library may register more, in the workers
             get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-            if rollout.name not in (engines := {*RolloutReplicaRegistry._registry, "hf"}):
-                raise ValueError(f"actor_rollout_ref.rollout.name is {rollout.name!r}; there are: {sorted(engines)}")
+            _check_name("actor_rollout_ref.rollout.name", rollout.name, {*RolloutReplicaRegistry._registry, "hf"})
+        loggers = config.trainer.logger
+        for name in [loggers] if isinstance(loggers, str) else loggers:
+            _check_name("trainer.logger", name, Tracking.supported_backend)
+            if name in _PACKAGES and find_spec(name) is None:
+                raise ValueError(f"trainer.logger has {name!r}, which is not installed; pip install {name}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
+
+
+def _check_name(key: str, name: str, known: Iterable[str]) -> None:
+    names = sorted(known)
+    if name not in names:
+        raise ValueError(f"{key} is {name!r}; there are: {', '.join(names)}{did_you_mean(name, names)}")
 
 
 RAY_ENDS = threading.Event()
@@ -139,7 +154,6 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def __init__(self, config: DictConfig, lightning: Parts) -> None:
         self.lightning = lightning
-        lightning.manager.end_with(lightning.ending)
         self._is_training = False
         self._fetched = (0, 0)
         self._sampled: Sequence[str] = ()
@@ -189,13 +203,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
         buffer._wait_for_next_poll = self._wait_for_groups  # rather than sleeping
-        if self.lightning.options.advantage == "rollout":  # else rows are the samples, as verl has it
+        if self.lightning.manager.options.advantage == "rollout":  # else rows are the samples, as verl has it
             filter_by_lessons(buffer)
         return buffer
 
     def _wait_for_groups(self, partition_id: str, last_debug_time: float) -> float:
         self.lightning.bridge.wait(_POLL_SECONDS)
-        if self.lightning.ending.is_asked:
+        if self.lightning.manager.ending.is_asked:
             raise Enough(f"step {self.global_steps} is not to be learned from")
         return last_debug_time
 
@@ -286,7 +300,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
-        if self.lightning.ending.is_asked:
+        if self.lightning.manager.ending.is_asked:
             raise Enough(f"step {self.global_steps} is not to be learned from")
         super().on_step_begin()
 
@@ -374,7 +388,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: "KVBatchMeta", metrics: dict[str, Any]) -> "KVBatchMeta":
         batch = super()._compute_advantage(batch, metrics)
-        options = self.lightning.options
+        options = self.lightning.manager.options
         rows = StoredRows(batch, _LEARNED_FROM)
         masks = rows.numbers("response_mask") or []
         scores, rewards = rows.numbers("rm_scores"), rows.numbers("token_level_rewards")

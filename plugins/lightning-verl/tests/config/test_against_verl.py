@@ -43,15 +43,20 @@ def test_verl_takes_what_we_make(model, preset, more, critic, reference):
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "told"),
     [
-        ["trainer.n_gpus_per_node=3", "actor_rollout_ref.actor.use_dynamic_bsz=false"],
-        ["algorithm.adv_estimator=grppo", "agentlightning.advantage=row"],
-        ["actor_rollout_ref.rollout.name=vllmm"],
-        ["trainer.v1.trainer_mode=asnyc"],
-        ["actor_rollout_ref.actor.policy_loss.loss_mode=gpso"],
+        (["trainer.n_gpus_per_node=3", "actor_rollout_ref.actor.use_dynamic_bsz=false"], ""),
+        (
+            ["algorithm.adv_estimator=grppo", "agentlightning.advantage=row"],
+            "algorithm.adv_estimator is 'grppo'; there are: .*Did you mean 'grpo'",
+        ),
+        (["actor_rollout_ref.rollout.name=vllmm"], "Did you mean 'vllm'"),
+        (["trainer.v1.trainer_mode=asnyc"], "Unknown trainer 'asnyc'"),
+        (["actor_rollout_ref.actor.policy_loss.loss_mode=gpso"], "Unsupported loss mode: gpso"),
+        (["trainer.logger=[console, wandbb]"], "trainer.logger is 'wandbb'; there are: .*Did you mean 'wandb'"),
+        (["trainer.logger=swanlab"], "trainer.logger has 'swanlab', which is not installed; pip install swanlab"),
     ],
 )
-def test_what_verl_would_refuse_in_its_workers_ends_before_ray(model, more):
-    with pytest.raises(ConfigError, match="verl refuses its configuration: "):
+def test_what_verl_would_refuse_in_its_workers_ends_before_ray(model, more, told):
+    with pytest.raises(ConfigError, match=f"verl refuses its configuration: .*{told}"):
         check_with_verl(resolved(model, "grpo", more))

@@ -20,7 +20,8 @@ class Ran:
     """The exit status; negative for a signal."""
     output: str = field(repr=False)
     left: list[str]
-    """What still ran half a minute after its end. Ray's agents look five times, every two seconds, before they end."""
+    """What still ran long after its end, but for what it tells that it leaves. Ray's agents look five times, every two
+    seconds, before they end."""
     cwd: Path
     """Where it ran."""
 
@@ -67,16 +68,16 @@ def train(*arguments: str, cwd: Path, script: str = "letters.py", seconds: float
         process.wait()
         output = (cwd / "printed").read_text()
         print(output[-5000:])
-    return Ran(status, output, _left(mark), cwd)
+    return Ran(status, output, _left(mark, output), cwd)
 
 
-def _left(mark: str, seconds: float = 90.0) -> list[str]:
+def _left(mark: str, told: str, seconds: float = 90.0) -> list[str]:
     """Return what is left of a training after a while: its processes have its mark in their environment."""
     deadline = time.monotonic() + seconds
     while True:
-        left = [" ".join(each.cmdline())[:200] for each in psutil.process_iter() if _has_mark(each, mark)]
+        left = [each for each in psutil.process_iter() if _has_mark(each, mark) and f"LEAVES {each.pid}\n" not in told]
         if not left or time.monotonic() > deadline:
-            return left
+            return [f"{each.pid} {each.name()}" for each in left]
         time.sleep(0.5)
 
 
