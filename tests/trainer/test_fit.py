@@ -112,6 +112,7 @@ def test_sync_algorithm_reports_from_a_thread_of_its_own() -> None:
     assert result.metrics == {"reward": 1.0}
     assert result.best_resources == POLITE
     assert threads[0] is not threading.main_thread()
+    threads[0].join(10)
     assert not threads[0].is_alive()
 
 

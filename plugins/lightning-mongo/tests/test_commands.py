@@ -94,7 +94,7 @@ def test_the_address_may_stand_in_a_variable(standalone: Mongod, partition: str)
         ),
         (["--mongo-uri", f"mongodb://me:{PASSWORD}@db:port"], "is not the address of a MongoDB"),
         (["--set", "client_options={maxPoolSize: x}"], "The value of maxPoolSize must be an integer"),
-        (["--uri", ""], "--uri is empty; give an address, or leave --uri out"),
+        (["--uri", ""], "--uri is empty; give a value, or leave --uri out"),
         (["--partition", "a/b"], "partition_id is 'a/b'"),
         (["--set", f"password={PASSWORD}"], "has no option 'password'"),
         (["--set", PASSWORD], "--set takes KEY=VALUE"),
