@@ -205,6 +205,7 @@ class Connection:
             sent["content-type"] = "application/json"
         timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=_CONNECT_SECONDS)
         began, backoff_seconds = time.monotonic(), self._first_backoff_seconds
+        failing_since: float | None = None  # not since it began: a try without an answer takes long, and is repeated
         while True:
             try:
                 return await self._ask(method, url, body, sent, timeout)
@@ -212,12 +213,13 @@ class Connection:
                 now = time.monotonic()
                 if repeated is not None:
                     body, repeated, began = repeated(), None, now  # it was no outage as long as the server waited
-                seconds = max(now - began, self._record_failure(now))
+                failing_since = now if failing_since is None else failing_since
+                seconds = max(now - failing_since, self._record_failure(now))
                 if seconds >= self._retry_seconds:
                     raise StoreUnavailable(
-                        f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}"
+                        f"the store at {self.url} was out of reach for {max(now - began, seconds):.1f} s: {exc}"
                     ) from exc
-                self._log_outage(now - began, exc)
+                self._log_outage(now - failing_since, exc)
             await asyncio.sleep(backoff_seconds + random.uniform(0, self._first_backoff_seconds))
             backoff_seconds = min(2 * backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
