@@ -171,30 +171,25 @@ class _Known:
     """Secrets that were seen. They are made a pattern of when a text is looked through, and not before."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: list[Iterable[str]] = []
-        self._values: frozenset[str] = frozenset()
+        self._lock = threading.RLock()  # Python may collect garbage in the midst of it, and run a `__del__` that logs
+        self._texts: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
+        self._made_of = 0
+        """Of how many texts the pattern is made."""
 
     def add(self, found: Iterable[str]) -> None:
-        self._found.append(found)
+        self._texts.update(text for text in found if len(text) >= _SHORTEST)
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
         """Matches each of them; None while there is none."""
-        if self._found:
+        if self._made_of != len(self._texts):
             with self._lock:
-                while self._found:
-                    self._take(self._found[0])
-                    del self._found[0]
+                texts = self._texts.copy()
+                longest_first = sorted({form for text in texts for form in _written(text)}, key=len, reverse=True)
+                self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+                self._made_of = len(texts)
         return self._pattern
-
-    def _take(self, found: Iterable[str]) -> None:
-        new = {form for text in found if len(text) >= _SHORTEST for form in _written(text)} - self._values
-        if new:
-            self._values |= new
-            longest_first = sorted(self._values, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def hide(self, text: str) -> str:
         pattern = self.pattern
