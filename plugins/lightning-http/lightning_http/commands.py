@@ -1,6 +1,7 @@
 """`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
 import functools
+import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -24,6 +25,13 @@ def _not_empty(context: click.Context, option: click.Parameter, value: str | Non
     """Refuse what a variable gives that is not set."""
     if value == "":
         raise ConfigError(f"{option.opts[0]} is empty; give a value, or leave {option.opts[0]} out")
+    return value
+
+
+def _finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Refuse what a range lets pass: nan is not below its least number."""
+    if value is not None and not math.isfinite(value):
+        raise ConfigError(f"{option.opts[0]} is {value:g}; give a number from 0 on")
     return value
 
 
@@ -72,6 +80,7 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
+    callback=_finite,
     default=10.0,
     show_default=True,
     help="How long running attempts may go on after SIGTERM.",
@@ -237,6 +246,7 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 @click.option(
     "--content-days",
     type=click.FloatRange(min=0),
+    callback=_finite,
     metavar="DAYS",
     help="Also drop what was said in rollouts that ended so many days ago: messages, tokens. Numbers, rewards, "
     "inputs and recorded failures stay. There is no way back.",

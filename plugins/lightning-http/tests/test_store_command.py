@@ -227,6 +227,8 @@ def test_the_key_is_wanted():
         (["--run", ""], "--run is empty"),
         (["--runner-key", "r"], "there is a runner_key and no key"),
         (["--drain-seconds", "-1"], "Invalid value for '--drain-seconds': -1.0 is not in the range x>=0"),
+        (["--drain-seconds", "nan"], "--drain-seconds is nan; give a number from 0 on"),
+        (["compact", "x.db", "--content-days", "nan"], "--content-days is nan; give a number from 0 on"),
         (
             ["--cors-origin", "example.org/page"],
             "--cors-origin is 'example.org/page'; it is an origin such as https://",
