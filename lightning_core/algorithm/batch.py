@@ -125,7 +125,7 @@ async def run_batch(
     outcomes = []
     for rollout_id in rollout_ids:
         rollout = ended.get(rollout_id) or await _cancel(store, rollout_id)
-        spans = (await store.query_spans(rollout_id, "latest")).items
+        spans = list(await store.query_spans(rollout_id, "latest"))
         outcomes.append(RolloutOutcome(rollout, spans, _reward_of(rollout, spans)))
     return Batch(outcomes)
 

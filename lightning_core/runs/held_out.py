@@ -81,9 +81,9 @@ async def compare(
     Returns:
         What is known; None when no rollout with these resources gave a reward.
     """
-    found = (await store.query_rollouts()).items if rollouts is None else rollouts
+    found = await store.query_rollouts() if rollouts is None else rollouts
     ended = [each for each in found if each.status in ("succeeded", "failed") and not is_of_algorithm(each)]
-    versions = (await store.query_resources()).items if initial is not None or best is not None else ()
+    versions = await store.query_resources() if initial is not None or best is not None else ()
     with_initial = {each.resources_id for each in versions if each.resources == initial}
     with_best = {each.resources_id for each in versions if each.resources == best}
     befores = ended if initial is None and best is None else _with(ended, with_initial)

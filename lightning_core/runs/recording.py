@@ -223,7 +223,7 @@ class Recording:
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
         ended_before = await store.query_rollouts(status_in=["failed", "succeeded"])
-        rollouts = [rollout for rollout in ended_before.items if not is_of_algorithm(rollout)]
+        rollouts = [rollout for rollout in ended_before if not is_of_algorithm(rollout)]
         failed = [rollout for rollout in rollouts if rollout.status == "failed"]
         if not store.is_remote and failed and len(failed) == len(rollouts):
             await keep_usage(store, failed)

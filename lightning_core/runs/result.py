@@ -337,7 +337,7 @@ async def count_rollouts(
     """
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0}
     failed = []
-    for rollout in (await store.query_rollouts()).items if rollouts is None else rollouts:
+    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
         if is_of_algorithm(rollout):
             continue
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
@@ -389,12 +389,12 @@ async def sum_usage(store: LightningStore, rollouts: Sequence[Rollout] | None = 
     """
     deleted, counted = await _deleted_usage(store)
     agent, algorithm = [deleted], [await usage_past_proxy(store)]
-    for rollout in (await store.query_rollouts()).items if rollouts is None else rollouts:
+    for rollout in await store.query_rollouts() if rollouts is None else rollouts:
         if not isinstance(rollout, AttemptedRollout):
             continue
         attempts: Sequence[Attempt] = [rollout.attempt]
         if rollout.attempt.sequence_id > 1:
-            attempts = (await store.query_attempts(rollout.rollout_id)).items
+            attempts = await store.query_attempts(rollout.rollout_id)
         left = [attempt for attempt in attempts if attempt.attempt_id not in counted]
         used = algorithm if is_of_algorithm(rollout) else agent
         used += [await _usage_of(store, attempt) for attempt in left]

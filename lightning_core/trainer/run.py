@@ -117,7 +117,7 @@ class Run:
                     await during.enter_async_context(parts.budget.watching())
                 if self._initial is None:
                     self._initial = parts.algorithm.get_initial_resources()
-                rollouts = (await parts.store.query_rollouts()).items
+                rollouts = list(await parts.store.query_rollouts())
                 kept, _ = await count_rollouts(parts.store, rollouts)
                 await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
                 if parts.recording is not None and parts.recording.is_resumed:
@@ -237,12 +237,12 @@ class Run:
     async def _collect(self, status: RunStatus) -> FitResult:
         """Return the result of the run so far."""
         parts, store = self._parts, self._parts.store
-        rollouts = (await store.query_rollouts()).items
+        rollouts = list(await store.query_rollouts())
         counts, failures = await count_rollouts(store, rollouts)
         usage = await sum_usage(store, rollouts)
         if metrics := usage.metrics:
             self._progress(metrics)
-        workers = (await store.query_workers()).items
+        workers = await store.query_workers()
         stats = [worker.heartbeat_stats or {} for worker in workers]
         # Of an algorithm that takes longer to end than it may, too.
         initial = parts.algorithm.get_initial_resources() if self._is_led else self._initial

@@ -173,6 +173,25 @@ class Written(LightningStore):
         return await self.kept.update_worker(worker_id, heartbeat_stats)
 
 
+class WithLists(Written):
+    """Returns lists: in 0.3 a query gives a `Sequence`."""
+
+    async def query_rollouts(self, **query: Any) -> Any:
+        return list(await self.kept.query_rollouts(**query))
+
+    async def query_attempts(self, rollout_id: str, **query: Any) -> Any:
+        return list(await self.kept.query_attempts(rollout_id, **query))
+
+    async def query_spans(self, rollout_id: str, attempt_id: str | None = None, **query: Any) -> Any:
+        return list(await self.kept.query_spans(rollout_id, attempt_id, **query))
+
+    async def query_resources(self, **query: Any) -> Any:
+        return list(await self.kept.query_resources(**query))
+
+    async def query_workers(self, **query: Any) -> Any:
+        return list(await self.kept.query_workers(**query))
+
+
 @agl.rollout
 async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
     assert prompt_template.template == "p"
@@ -181,9 +200,9 @@ async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
     return task / 4
 
 
-@pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_a_run_goes_through_a_store_of_0_3(strategy: str) -> None:
-    store = Written()
+@pytest.mark.parametrize(("strategy", "kind"), [("shm", Written), ("cs", Written), ("shm", WithLists)])
+def test_a_run_goes_through_a_store_of_0_3(strategy: str, kind: type[Written]) -> None:
+    store = kind()
     trainer: Any = agl.Trainer(
         algorithm="baseline",
         store=store,
