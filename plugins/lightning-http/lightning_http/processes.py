@@ -202,6 +202,9 @@ class ProcessesStrategy(ExecutionStrategy):
                 await self._watch(leader, working, known, runners)
             except BaseException as exc:
                 await self._end(leader, working, known, runners, raised=exc)
+                if self.serves(store):
+                    seconds = min(self.graceful_timeout, INTERRUPTED_SECONDS)
+                    await _while_others_come_back(known, runners.tokens, seconds)
                 raise
             await self._end(leader, working, known, runners)
             if self.serves(store):

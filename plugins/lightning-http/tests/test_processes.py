@@ -17,7 +17,7 @@ from lightning_http.processes import ProcessesStrategy
 
 from lightning_core.agent import rollout
 from lightning_core.algorithm import algo, describe_failure, run_batch
-from lightning_core.errors import ConfigError, ExecutionError, InvalidComponent, RunEnded
+from lightning_core.errors import AlgorithmError, ConfigError, ExecutionError, InvalidComponent, RunEnded
 from lightning_core.execution.pickling import packed
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer import Trainer
@@ -346,7 +346,10 @@ async def test_runners_elsewhere_work_for_an_algorithm_and_end_with_it(
     assert rewards == [2.0, 4.0, 6.0]
 
 
-async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("ends", ["succeeds", "fails", "interrupted"])
+async def test_runner_elsewhere_that_still_works_hears_of_the_end(
+    port: int, monkeypatch: pytest.MonkeyPatch, ends: str
+):
     monkeypatch.setenv("AGL_KEY", "for-all")
     go_on = asyncio.Event()
     ended = asyncio.Event()
@@ -358,6 +361,10 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
         async with LightningStoreClient(f"http://127.0.0.1:{port}", retry_seconds=0.1) as client:
             claimed.append(await client.dequeue_rollout("elsewhere", wait_seconds=None))
         ended.set()
+        if ends == "fails":
+            raise AlgorithmError("it failed")
+        if ends == "interrupted":
+            await asyncio.Event().wait()
 
     async def runner() -> str:
         await go_on.wait()
@@ -374,9 +381,16 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
     await ended.wait()
     await asyncio.sleep(0)
     assert not run.done()
+    if ends == "interrupted":
+        run.cancel()
+        await asyncio.sleep(0.1)
     go_on.set()
     assert await elsewhere == "heard"
-    assert (await run).status == "succeeded"
+    if ends == "succeeds":
+        assert (await run).status == "succeeded"
+    else:
+        with pytest.raises(AlgorithmError if ends == "fails" else asyncio.CancelledError):
+            await run
 
 
 async def test_runners_that_left_elsewhere_are_not_waited_for(monkeypatch: pytest.MonkeyPatch):
