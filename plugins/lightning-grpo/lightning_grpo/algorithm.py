@@ -161,8 +161,11 @@ class GRPO(Algorithm):
             "test": samples_of(self.get_test_dataset() or ()),
         }
         await self._check(len(data["train"]))
+        from lightning_tokens.learning.rollouts import cancel_unfinished
+
         from lightning_grpo.training import Training
 
+        await cancel_unfinished(self.get_store())  # before the model is loaded: runners would try them meanwhile
         work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
