@@ -174,6 +174,8 @@ class GRPO(Algorithm):
                 await training.run()
 
     def _load(self) -> "Policy":
+        from safetensors import SafetensorError
+
         from lightning_grpo.policy import Policy, find_device
 
         try:
@@ -188,7 +190,8 @@ class GRPO(Algorithm):
             )
         except ConfigError:
             raise
-        except (OSError, RuntimeError, ValueError, AssertionError) as exc:  # there is no such model, device or memory
+        except (OSError, RuntimeError, ValueError, AssertionError, ImportError, SafetensorError) as exc:
+            # There is no such model, device or memory, not all of the model, or a package that its tokenizer needs.
             raise ConfigError(
                 f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc
