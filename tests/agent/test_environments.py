@@ -11,8 +11,9 @@ from hypothesis import given, strategies as st
 from lightning_core import Environment, Fault, Trainer, environment, rollout
 from lightning_core.agent import LitAgent
 from lightning_core.agent.environments import SPLITS, Scoring, split_of, take
+from lightning_core.agent.grader_check import candidate_of, check_grader
 from lightning_core.config import load_job
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, NoRewards
 from lightning_core.testing import EnvironmentSuite
 
 
@@ -100,6 +101,32 @@ def test_a_scorer_that_raises_on_answers_gives_0_and_says_so_once(caplog: pytest
 def test_set_up_and_transport_are_faults(kind: type[Sums], words: str) -> None:
     with pytest.raises(Fault, match=words):
         Scoring(kind())({"number": 1}, "2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(Broken, "cannot be set up: RuntimeError: no licence"), (Remote, "cannot reach what it needs")]
+)
+async def test_set_up_and_transport_are_faults_of_a_check_too(kind: type[Sums], words: str) -> None:
+    async def check() -> None:
+        candidate = candidate_of(kind(), None, None)
+        assert candidate is not None
+        await check_grader(candidate, [{"number": 1}])
+
+    with pytest.raises(Fault, match=words):
+        await check()
+
+
+class Forgetful(Sums):
+    def score(self, task: dict[str, int], answer: Any) -> Any:
+        return None
+
+
+def test_a_scorer_that_forgets_to_return_is_told_what_a_reward_is(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    source = f"{{environment: '{__name__}:Forgetful', size: 1}}"
+    path.write_text(f"agent: '{__name__}:always_four'\nalgorithm: baseline\nval_dataset: {source}\n")
+    with pytest.raises(NoRewards, match="must be a number, got None"):
+        load_job(path).fit()
 
 
 async def test_a_reward_out_of_range_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
