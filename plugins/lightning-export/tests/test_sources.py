@@ -235,9 +235,9 @@ def test_scores_of_a_table_are_rewards(folder: Path) -> None:
 def test_what_people_said_is_right_comes_with_the_sample() -> None:
     _, run = imported("mlflow", "mlflow-traces.jsonl")
 
-    assert write_tasks(run, "-o", "all.jsonl").exit_code == 0
+    assert write_tasks(run, "-o", "new/all.jsonl").exit_code == 0
 
-    [sample] = [each for each in samples("all.jsonl") if each["input"] == {"question": QUESTION}]
+    [sample] = [each for each in samples("new/all.jsonl") if each["input"] == {"question": QUESTION}]
     assert sample["expected"] == "Yes, within 30 days."
 
 
@@ -245,7 +245,7 @@ def test_what_people_said_is_right_comes_with_the_sample() -> None:
     ("where", "said"),
     [
         ("correct is bad", "--where is 'correct is bad'; it is a reward's name, a comparison and a number"),
-        ("correct>1", "is left of its 2 rollouts; loosen --where"),
+        ("correct>1", "is left of its 2 rollouts, whose rewards are correct, reward; loosen --where"),
     ],
 )
 def test_a_condition_that_cannot_be_read_or_leaves_nothing_is_refused(where: str, said: str, folder: Path) -> None:
