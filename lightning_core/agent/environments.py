@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsFloat, get_args
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.graders import Grader
@@ -98,6 +98,19 @@ class Environment(ABC):
 _SET_UP = threading.Lock()
 
 
+def set_up(environment: Environment) -> None:
+    """Make what scoring needs.
+
+    Raises:
+        Fault: When that fails.
+    """
+    try:
+        environment.set_up()
+    except Exception as exc:
+        name = type(environment).__name__
+        raise Fault(f"the scorer of {name} cannot be set up: {type(exc).__name__}: {exc}") from exc
+
+
 class Scoring:
     """Scores answers with the scorer of an environment, as the function of a `Grader`.
 
@@ -117,10 +130,7 @@ class Scoring:
         """Score an answer. It may take long, so call it in a thread of its own."""
         with _SET_UP:
             if not self._is_ready:
-                try:
-                    self._environment.set_up()
-                except Exception as exc:
-                    raise Fault(f"the scorer of {self._name} cannot be set up: {type(exc).__name__}: {exc}") from exc
+                set_up(self._environment)
                 self._is_ready = True
         try:
             reward = self._environment.score(task, result)
@@ -152,7 +162,7 @@ class Scoring:
     def _checked(self, reward: Reward) -> Reward:
         low, high = self._environment.reward_range
         for value in reward.values() if isinstance(reward, Mapping) else (reward,):
-            if not low <= value <= high:
+            if isinstance(value, SupportsFloat) and not low <= value <= high:  # any other is refused as a reward
                 self._tell("lightning.reward_out_of_range", f"{value:g} is not from {low:g} to {high:g}")
         return reward
 

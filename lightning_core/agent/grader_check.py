@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.agent.environments import Environment
+from lightning_core.agent.environments import Environment, set_up
 from lightning_core.agent.graders import Grader
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError, Fault
@@ -63,6 +63,7 @@ def candidate_of(
 
     Raises:
         ConfigError: When the grader needs a model behind a proxy, which only a run has.
+        Fault: When the environment's scorer cannot be set up.
     """
 
     def reference(task: Any) -> Any:
@@ -74,7 +75,7 @@ def candidate_of(
         return Candidate(_score_of(grader, resources or {}), reference)
     if environment is None or not environment.has_scorer:
         return None
-    environment.set_up()
+    set_up(environment)
     return Candidate(environment.score, reference, environment.reward_range)
 
 
@@ -123,8 +124,10 @@ async def check_grader(
             value = float(next(iter(reward.values())) if isinstance(reward, Mapping) else reward)
         except TimeoutError:
             add(f"takes longer than {SECONDS:g} s on {name}", "late", name)
-        except (Fault, OSError):
+        except Fault:
             raise
+        except OSError as exc:
+            raise Fault(f"the grader cannot reach what it needs: {exc}") from exc
         except Exception as exc:
             add(f"raises {type(exc).__name__} on {name}: {exc}", "raises", name)
         else:

@@ -65,10 +65,12 @@ def init(folder: Path, environment: str | None) -> None:
 def _config_for(environment: str) -> tuple[PurePosixPath, bytes]:
     """Return the config for an environment: its tasks, its agent's first prompt, and a model to put in."""
     from lightning_core.agent.environments import make_environment
+    from lightning_core.registry import default_registry
 
     prompt = make_environment(environment, {}).prompt
     name, _, task = environment.partition(":")
-    options = f"environment: {name}, task: {task}" if task else f"environment: {name}"
+    known = {component.name for component in default_registry().components("environments")}
+    options = f"environment: {name}, task: {task}" if task and name in known else f'environment: "{environment}"'
     resources = ""
     if prompt is not None:
         text = prompt.replace("\n", "\n      ").replace("      \n", "\n")

@@ -327,10 +327,11 @@ def log_fault(store: LightningStore, attempt: Attempt, outcome: Outcome) -> None
     assert error is not None
     assert outcome.failure is not None
     why = _line_of(outcome.failure)
-    is_known = (store.run_id, why) in _known_faults
+    kind = (store.run_id, why.replace(attempt.rollout_id, "").replace(attempt.attempt_id, ""))  # a proxy's URL has them
+    is_known = kind in _known_faults
     if len(_known_faults) >= _MAX_KNOWN_FAULTS:
         _known_faults.clear()
-    _known_faults.add((store.run_id, why))
+    _known_faults.add(kind)
     shows_traceback = logger.isEnabledFor(logging.DEBUG) or not (is_known or is_fault(error))
     logger.log(
         logging.INFO if is_known else logging.WARNING,

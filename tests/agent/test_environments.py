@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
 from lightning_core import Environment, Fault, Trainer, environment, rollout
 from lightning_core.agent import LitAgent
 from lightning_core.agent.environments import SPLITS, Scoring, split_of, take
+from lightning_core.agent.grader_check import candidate_of, check_grader
+from lightning_core.cli import agl
 from lightning_core.config import load_job
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, NoRewards
 from lightning_core.testing import EnvironmentSuite
 
 
@@ -102,6 +105,32 @@ def test_set_up_and_transport_are_faults(kind: type[Sums], words: str) -> None:
         Scoring(kind())({"number": 1}, "2")
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [(Broken, "cannot be set up: RuntimeError: no licence"), (Remote, "cannot reach what it needs")]
+)
+async def test_set_up_and_transport_are_faults_of_a_check_too(kind: type[Sums], words: str) -> None:
+    async def check() -> None:
+        candidate = candidate_of(kind(), None, None)
+        assert candidate is not None
+        await check_grader(candidate, [{"number": 1}])
+
+    with pytest.raises(Fault, match=words):
+        await check()
+
+
+class Forgetful(Sums):
+    def score(self, task: dict[str, int], answer: Any) -> Any:
+        return None
+
+
+def test_a_scorer_that_forgets_to_return_is_told_what_a_reward_is(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    source = f"{{environment: '{__name__}:Forgetful', size: 1}}"
+    path.write_text(f"agent: '{__name__}:always_four'\nalgorithm: baseline\nval_dataset: {source}\n")
+    with pytest.raises(NoRewards, match="must be a number, got None"):
+        load_job(path).fit()
+
+
 async def test_a_reward_out_of_range_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     scoring = Scoring(Generous())
     with caplog.at_level(logging.WARNING):
@@ -119,6 +148,16 @@ def test_the_datasets_of_a_config_are_of_one_environment(tmp_path: Path) -> None
     path.write_text(f"algorithm: baseline\ntrain_dataset: {source}}}\nval_dataset: {source}, first: 9}}\n")
     with pytest.raises(ConfigError, match=r"config\.yaml:3: val_dataset is of another environment than train_dataset"):
         load_job(path)
+
+
+def test_init_takes_an_environment_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    done = CliRunner().invoke(agl, ["init", str(tmp_path), "--environment", f"{__name__}:Sums"])
+    assert done.exit_code == 0, done.output
+
+    path = tmp_path / "config.yaml"
+    path.write_text(path.read_text().replace("size: 100", "size: 5").replace("size: 50", "size: 5"))
+    assert len(load_job(path, dry_run=True).train_dataset or ()) == 5
 
 
 def test_an_own_agent_is_scored_by_the_environment(tmp_path: Path) -> None:

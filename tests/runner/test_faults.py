@@ -19,7 +19,7 @@ from lightning_core.runner import LitAgentRunner
 from lightning_core.runner.clients import PATIENCE_SECONDS
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, RolloutConfig, Span
+from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, Rollout, RolloutConfig, Span
 from tests.runner.conftest import look_at
 
 if TYPE_CHECKING:
@@ -48,6 +48,21 @@ async def test_fault_that_an_agent_raises_is_no_failure_of_it(
     assert ran.attempt.metadata == {"fault": "Fault: the model's server went away"}
     assert [span.name for span in ran.spans] == ["agentlightning.exception"]
     assert "lightning.fault" in caplog.text
+
+
+async def test_a_fault_that_names_the_rollout_is_warned_of_once_a_run(
+    store: InMemoryLightningStore, run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    @rollout
+    def agent(task: Any, rollout: Rollout) -> None:
+        raise Fault(f"http://127.0.0.1:9/rollout/{rollout.rollout_id} is out of reach")
+
+    await store.enqueue_rollout(None)
+    await run_agent(agent, attempts=2)
+
+    assert [each.levelname for each in caplog.records if each.msg.startswith("lightning.fault")] == ["WARNING", "INFO"]
 
 
 @pytest.mark.parametrize(("is_wrapped", "name"), [(False, "APIConnectionError"), (True, "ConnectionError")])

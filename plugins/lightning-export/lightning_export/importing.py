@@ -244,8 +244,12 @@ def _check_version(place: str, found: Any) -> None:
     version = found.get("schema_version") if isinstance(found, dict) else None
     read = re.fullmatch(r"ATIF-v(\d+)\.(\d+)", str(version))
     if read is None or (int(read[1]), int(read[2])) > NEWEST:
+        from lightning_export.sources import source_of
+
         newest = "ATIF-v{}.{}".format(*NEWEST)
-        raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}")
+        looks = source_of(found) if isinstance(found, dict) and read is None else None
+        hint = f"; it looks like an export of {looks}; take --from {looks}" if looks else ""
+        raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}{hint}")
 
 
 def _read(path: Path) -> Any:

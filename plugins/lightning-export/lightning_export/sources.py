@@ -8,6 +8,7 @@ https://langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fie
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -80,8 +81,11 @@ def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[st
     """Yield the records of a file: of JSON, or of a line of JSON each; with the place of each.
 
     Raises:
-        ConfigError: When the file (unpacked, where it ends in `.gz`) is larger than `limit` bytes, or does not unpack.
+        ConfigError: When the file (unpacked, where it ends in `.gz`) is larger than `limit` bytes, does not
+            unpack, or is a folder.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the files of an export in it")
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             data = file.read(limit + 1)
@@ -148,9 +152,12 @@ def traces_of(source: str, paths: Iterable[Path], skipped: Skipped, *, limit: in
                 others[looks] += 1
                 skipped.add(f"records that are not of {source}", place)
                 continue
+            count = len(traces)
             try:
                 READERS[source](record, place, traces, scores)
             except (KeyError, TypeError, ValueError, AttributeError, MalformedTraces) as exc:
+                while len(traces) > count:  # half of one is none: its task is missing
+                    traces.popitem()
                 skipped.add("records that cannot be read", place, f"{type(exc).__name__}: {exc}")
     if not traces:
         named = [name for name, _ in others.most_common() if name is not None]
@@ -403,9 +410,10 @@ def _number(value: Any) -> float | None:
     if isinstance(value, str):
         value = _RATINGS.get(value.lower(), value)
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def _is_number(value: Any) -> bool:

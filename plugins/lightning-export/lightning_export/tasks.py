@@ -63,9 +63,10 @@ def tasks(run: str, wheres: tuple[str, ...], split: str | None, output: Path, ru
     conditions = [_condition(each) for each in wheres]
     named = split or next((each for each in SPLITS if output.stem == each), None)
     found: dict[str, dict[str, Any]] = {}
-    count = 0
+    count, names = 0, set[str]()
     for sample in asyncio.run(_samples(find_run(runs_root(runs_dir), run))):
         count += 1
+        names |= sample["rewards"].keys()
         key = sample_key(sample["input"])
         fits = all(
             (value := sample["rewards"].get(name)) is not None and compare(value, limit)
@@ -75,8 +76,10 @@ def tasks(run: str, wheres: tuple[str, ...], split: str | None, output: Path, ru
             found[key] = sample
     if not found:
         raise ConfigError(
-            f"no sample of run {run} is left of its {count:,} rollouts; loosen --where, or leave --split out"
+            f"no sample of run {run} is left of its {count:,} rollouts, whose rewards are "
+            f"{', '.join(sorted(names)) or 'none'}; loosen --where, or leave --split out"
         )
+    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found.values()), encoding="utf-8")
     click.echo(f"{output}: {len(found):,} samples of {count:,} rollouts" + (f", for {named}" if named else ""))
 

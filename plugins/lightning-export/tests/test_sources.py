@@ -119,6 +119,8 @@ def test_errors_of_the_infrastructure_are_faults_and_what_cannot_be_read_is_coun
         ("mlflow", "otlp.jsonl", "an export of otlp; take --from otlp"),
         ("otlp", "phoenix-spans.json", "an export of phoenix; take --from phoenix"),
         ("phoenix", "langfuse-trace.json", "an export of langfuse; take --from langfuse"),
+        ("atif", "langfuse-trace.json", "an export of langfuse; take --from langfuse"),
+        ("langfuse", "", "is a folder; name the files of an export in it"),
         ("phoenix", "phoenix-traces.json", "a span without attributes; export /v1/projects/PROJECT/spans"),
     ],
 )
@@ -128,6 +130,18 @@ def test_a_file_of_another_source_says_what_it_looks_like_and_leaves_no_run(sour
     assert done.exit_code == 2
     assert hint in done.output
     assert not list(Path("runs").glob("*"))
+
+
+def test_a_score_that_is_not_finite_and_a_trace_that_cannot_be_read_are_left_out(folder: Path) -> None:
+    whole: dict[str, Any] = {"id": "1", "timestamp": "2026-11-20T09:15:02Z", "input": "a", "output": "b"}
+    whole["scores"] = [{"name": "good", "value": float("nan")}, {"name": "fair", "value": 1}]
+    broken = {"id": "2", "timestamp": "2026-11-20T09:15:02Z", "input": "c", "observations": [{"type": "SPAN"}]}
+    (folder / "traces.jsonl").write_text(f"{json.dumps(whole)}\n{json.dumps(broken)}\n")
+
+    done, run = imported("langfuse", str(folder / "traces.jsonl"))
+
+    assert [(each.rollout.input, rewards_of(each)) for each in rollouts(run)] == [("a", {"fair": 1.0})]
+    assert "1 records that cannot be read; 1 scores without a number" in done.output
 
 
 def test_a_compressed_file_is_read_and_one_that_is_cut_off_is_refused(folder: Path) -> None:
@@ -221,9 +235,9 @@ def test_scores_of_a_table_are_rewards(folder: Path) -> None:
 def test_what_people_said_is_right_comes_with_the_sample() -> None:
     _, run = imported("mlflow", "mlflow-traces.jsonl")
 
-    assert write_tasks(run, "-o", "all.jsonl").exit_code == 0
+    assert write_tasks(run, "-o", "new/all.jsonl").exit_code == 0
 
-    [sample] = [each for each in samples("all.jsonl") if each["input"] == {"question": QUESTION}]
+    [sample] = [each for each in samples("new/all.jsonl") if each["input"] == {"question": QUESTION}]
     assert sample["expected"] == "Yes, within 30 days."
 
 
@@ -231,7 +245,7 @@ def test_what_people_said_is_right_comes_with_the_sample() -> None:
     ("where", "said"),
     [
         ("correct is bad", "--where is 'correct is bad'; it is a reward's name, a comparison and a number"),
-        ("correct>1", "is left of its 2 rollouts; loosen --where"),
+        ("correct>1", "is left of its 2 rollouts, whose rewards are correct, reward; loosen --where"),
     ],
 )
 def test_a_condition_that_cannot_be_read_or_leaves_nothing_is_refused(where: str, said: str, folder: Path) -> None:

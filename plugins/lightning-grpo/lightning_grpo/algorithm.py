@@ -161,8 +161,11 @@ class GRPO(Algorithm):
             "test": samples_of(self.get_test_dataset() or ()),
         }
         await self._check(len(data["train"]))
+        from lightning_tokens.learning.rollouts import cancel_unfinished
+
         from lightning_grpo.training import Training
 
+        await cancel_unfinished(self.get_store())  # before the model is loaded: runners would try them meanwhile
         work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
@@ -171,6 +174,8 @@ class GRPO(Algorithm):
                 await training.run()
 
     def _load(self) -> "Policy":
+        from safetensors import SafetensorError
+
         from lightning_grpo.policy import Policy, find_device
 
         try:
@@ -185,7 +190,8 @@ class GRPO(Algorithm):
             )
         except ConfigError:
             raise
-        except (OSError, RuntimeError, ValueError, AssertionError) as exc:  # there is no such model, device or memory
+        except (OSError, RuntimeError, ValueError, AssertionError, ImportError, SafetensorError) as exc:
+            # There is no such model, device or memory, not all of the model, or a package that its tokenizer needs.
             raise ConfigError(
                 f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc

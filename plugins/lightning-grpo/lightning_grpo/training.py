@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
-from lightning_tokens.learning.rollouts import cancel_unfinished, enqueue_unless_lost, record_of
+from lightning_tokens.learning.rollouts import enqueue_unless_lost, record_of
 
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import wait_for_all
@@ -70,14 +70,12 @@ class Training(Serving):
 
     async def run(self) -> None:
         """Train to the last step, from the last checkpoint where there is one."""
-        await cancel_unfinished(self._store)
         self._folder.mkdir(parents=True, exist_ok=True)
         if (state := self._folder / _STATE).exists():
             found = await asyncio.to_thread(self._policy.load_state, state)
             step, reward, _ = found["best"]
             self._best = Best(step, reward, self._model_of(step))  # the folder may have been moved
             self._metrics = found["metrics"]
-            self._report_step()  # what was killed before it did; what is there already is not written again
         else:
             self._policy.begin(0)
         initial, _ = await self.serve(self._options.model)
@@ -85,6 +83,9 @@ class Training(Serving):
         if self._best is not None:
             best, _ = await self.serve(self._best.model)
             self._algorithm.report({}, best_resources=best)
+            if self._is_due and self._data["val"] and "val/reward" not in self._metrics:  # the budget ended in it
+                await self._validate_and_save()
+            self._report_step()  # what was killed before it did; what is there already is not written again
         if self._policy.version == 0:
             if self._data["test"]:
                 self._algorithm.report({"test_reward_initial": await self._test(self._options.model)})
@@ -105,11 +106,20 @@ class Training(Serving):
     async def _step(self, step: int) -> None:
         _, groups = await self._run("train", self._tasks(step), self._name, times=self._options.group_size)
         await self.change(partial(self._learn, groups, step))
-        if step == self._options.steps or step % self._options.validate_every == 0:
-            if self._data["val"]:
-                self._metrics |= await self._validate()
-            await self._save()
+        if self._is_due:
+            await self._validate_and_save()
         self._report_step()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the present weights are to be validated and kept."""
+        step = self._policy.version
+        return step == self._options.steps or step % self._options.validate_every == 0
+
+    async def _validate_and_save(self) -> None:
+        if self._data["val"]:
+            self._metrics |= await self._validate()
+        await self._save()
 
     async def _run(
         self, mode: RolloutMode, tasks: Mapping[int, Any], model: str, *, times: int = 1

@@ -95,6 +95,13 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
 
 
+def test_a_model_that_was_copied_in_part_is_named(tmp_path: Path) -> None:
+    weights = make_tiny_model(tmp_path) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=f"model '{tmp_path}' cannot be loaded on cpu: .*header"):
+        Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
+
+
 def test_a_generator_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = str(make_tiny_model(tmp_path / "model"))

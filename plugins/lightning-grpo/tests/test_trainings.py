@@ -121,6 +121,21 @@ def test_a_budget_that_is_used_up_leaves_the_newest_model(model: str, tmp_path: 
     assert Path(end["best"], "tokenizer.json").is_file()
 
 
+def test_a_validation_in_which_the_budget_ended_is_done_when_the_run_goes_on(model: str, tmp_path: Path) -> None:
+    def with_budget(calls: int) -> dict[Any, Any]:
+        judge = {"model_name": "judge", "litellm_params": {"model": "openai/judge"}}
+        trainer = json.dumps({"budget": {"calls": calls}, "llm_proxy": {"model_list": [judge]}})
+        options = {"steps": 2, "validate_every": 2}
+        _, told, end = train(model, options, "--val-tasks", "3", "--trainer", trainer, cwd=tmp_path)
+        return {"status": end["status"], **by_step(told)}
+
+    ended = with_budget(6 + 2 * 32 + 2)
+    assert (ended["status"], sorted(set(ended) - {"status"})) == ("budget", [1])
+    resumed = with_budget(1000)
+    assert resumed["status"] == "succeeded"
+    assert "val/reward" in resumed[2]
+
+
 def test_dr_grpo_with_clip_higher_in_two_updates_raises_the_reward(model: str, tmp_path: Path) -> None:
     options = {"advantage": "dr_grpo", "loss": "constant", "clip": [0.2, 0.28], "updates": 2, "kl": 0.01}
     options |= {"steps": 12, "batch_size": 8, "learning_rate": 1e-2}
