@@ -210,7 +210,7 @@ def test_an_interrupted_program_leaves_no_actor(cluster: Any, tmp_path: Path) ->
 
 
 def test_the_program_of_the_page_runs(cluster: Any, tmp_path: Path) -> None:
-    for block in blocks((ROOT / "docs" / "processes.md#ray").read_text(encoding="utf-8")):
+    for block in blocks((ROOT / "docs" / "processes.md").read_text(encoding="utf-8")):
         if block.title is not None and block.title.endswith(".py"):
             (tmp_path / block.title).write_text(block.code)
     environment = {**os.environ, "RAY_ADDRESS": cluster.address}
