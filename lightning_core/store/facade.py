@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,9 +38,6 @@ from lightning_core.store.waits import Waits
 from lightning_core.types import NamedResources, PaginatedResult, ProxyLLM, ResourcesUpdate, Span, Worker
 from lightning_core.types.frozen import clone
 from lightning_core.types.span import MAX_SEQUENCE_ID
-
-if TYPE_CHECKING:
-    pass
 
 CLOSE_SECONDS = 5.0
 """How long calls that are under way may keep a store from closing: those of a database that is away take longer."""
