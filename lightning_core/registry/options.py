@@ -156,8 +156,12 @@ def _adapter_of(annotation: Any) -> "TypeAdapter[Any]":
 
 
 def _in_words(name: str, value: Any, errors: "list[ErrorDetails]") -> str:
-    places = {tuple(_keys_of(value, error["loc"])) for error in errors}
-    keys = places.pop() if len(places) == 1 else ()
+    places = [tuple(_keys_of(value, error["loc"])) for error in errors]
+    keys = max(places, key=len)
+    if all(place == keys[: len(place)] for place in places):  # of a union, the kind that fits the furthest
+        errors = [error for error, place in zip(errors, places, strict=True) if place == keys]
+    else:
+        keys = ()
     if not keys:
         return f"{name} is {show_value(name, value)}; {wanted_of(errors)}"
     inner = functools.reduce(lambda of, key: of[key], keys, value)

@@ -179,3 +179,10 @@ def test_values_that_are_not_plain(value: object) -> None:
 )
 def test_what_was_meant_is_near_or_begins_alike(name: str, names: list[str], meant: str | None) -> None:
     assert nearest(name, names) == meant
+
+
+def test_of_several_kinds_the_one_that_fits_the_furthest_is_named() -> None:
+    def make(clip: float | list[float] = 0.2) -> None: ...
+
+    assert Options(make).faults("it", {"clip": [0.1, "x"]}) == {"clip": "it: clip.1 is a text; it has to be a number"}
+    assert Options(make).faults("it", {"clip": "x"}) == {"clip": "it: clip is 'x'; it has to be a number or a list"}

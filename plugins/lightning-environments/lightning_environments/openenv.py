@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from lightning_core.agent import Environment, LitAgent, rollout
 from lightning_core.emitter import emit_message
-from lightning_core.errors import Fault, LightningError
+from lightning_core.errors import ConfigError, Fault, LightningError
 from lightning_core.types import LLM, PromptTemplate
 from lightning_environments.agents import client_of
 from lightning_environments.extras import library
@@ -113,6 +113,9 @@ class OpenEnv(Environment):
         url: Of its server, such as `http://127.0.0.1:8000`.
         max_steps: The most steps of an episode.
         seconds: How long the server may take to answer.
+
+    Raises:
+        ConfigError: When the URL is not one of HTTP or WebSocket.
     """
 
     prompt = (
@@ -120,6 +123,8 @@ class OpenEnv(Environment):
     )
 
     def __init__(self, url: str, *, max_steps: int = 20, seconds: float = 60.0) -> None:
+        if not url.startswith(("http://", "https://", "ws://", "wss://")):
+            raise ConfigError(f"url is {url!r}; it is that of the environment's server, such as http://127.0.0.1:8000")
         self._url, self._max_steps, self._seconds = url, max_steps, seconds
 
     def tasks(self, count: int) -> Iterator[dict[str, int]]:

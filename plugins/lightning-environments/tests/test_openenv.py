@@ -169,3 +169,8 @@ async def _enter() -> None:
 
     async with Session("http://127.0.0.1:9"):
         pass
+
+
+def test_a_url_of_another_kind_is_refused_before_the_run() -> None:
+    with pytest.raises(ConfigError, match="url is 'localhost:8000'; it is that of the environment's server, such as"):
+        OpenEnv("localhost:8000")

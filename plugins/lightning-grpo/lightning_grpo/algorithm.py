@@ -142,9 +142,8 @@ class GRPO(Algorithm):
         )
         self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
         self.lora, self.device = lora, device
-        text = name + repr(
-            sorted((each, repr(value)) for each, value in given.items() if each not in ("device", "generator"))
-        )
+        elsewhere = ("steps", "device", "generator")  # the same training, longer, or in another place
+        text = name + repr(sorted((each, repr(value)) for each, value in given.items() if each not in elsewhere))
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:

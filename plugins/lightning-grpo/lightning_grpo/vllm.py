@@ -101,11 +101,17 @@ class VllmGenerator(VllmEngine):
 
     async def _start(self) -> None:
         """Check that the server fits."""
-        model, most, temperature = self._options.model, self._options.max_tokens, self._options.temperature
         try:
-            served = objects((await self.ask("GET", "/v1/models")).get("data"))
+            await self._check()
         except (ProxyError, EngineRefused) as exc:
-            raise ConfigError(f"generator is {self._url}: {exc}; start a vLLM server of {model} there") from exc
+            raise ConfigError(
+                f"generator is {self._url}: {exc}; start a vLLM server of {self._options.model} there, and set "
+                "VLLM_API_KEY where it has a key"
+            ) from exc
+
+    async def _check(self) -> None:
+        model, most, temperature = self._options.model, self._options.max_tokens, self._options.temperature
+        served = objects((await self.ask("GET", "/v1/models")).get("data"))
         base = next((each for each in served if each.get("max_model_len")), {})
         if str(base.get("root")).rstrip("/") != model:
             raise ConfigError(

@@ -75,6 +75,12 @@ def test_killed_and_resumed_it_comes_to_the_same_weights_and_runs_nothing_twice(
     assert all(each["training/logprob_difference"] < 1e-5 for each in by_step(first + second + third).values())
 
 
+def test_a_training_that_was_killed_may_go_on_for_more_steps(model: str, tmp_path: Path) -> None:
+    train(model, {"steps": 3, "validate_every": 2}, "--end-at", "2", "--end-by", "SIGKILL", cwd=tmp_path)
+    _, told, end = train(model, {"steps": 4, "validate_every": 2}, cwd=tmp_path)
+    assert (end["status"], sorted(by_step(told))) == ("succeeded", [2, 3, 4])
+
+
 def test_a_run_whose_folder_was_moved_keeps_its_best_weights(model: str, tmp_path: Path) -> None:
     options, more = {"steps": 3, "validate_every": 2}, ("--val-tasks", "3")
     train(model, options, *more, "--end-at", "3", "--end-by", "SIGKILL", cwd=tmp_path)
