@@ -101,7 +101,9 @@ class Mongod:
                 *("/bin/sh", "-c", _GUARDED, "mongod"),
                 *(str(mongod), "--dbpath", str(self._folder), "--port", str(self.port), "--bind_ip", "127.0.0.1"),
                 *("--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--logpath", str(self._folder / "mongod.log")),
-                *("--logappend", "--setParameter", "ttlMonitorSleepSecs=1", *options),
+                *("--logappend", "--setParameter", "ttlMonitorSleepSecs=1"),
+                # What a client that was killed has begun is undone then, and until then others wait for it.
+                *("--setParameter", "transactionLifetimeLimitSeconds=5", *options),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
