@@ -161,9 +161,9 @@ class Spans:
         known = self._session.last_sequence_ids.get((rollout, attempt))
         if known is None:
             (known,) = self._execute(
-                "SELECT max(coalesce((SELECT max(sequence_id) FROM span WHERE rollout = ?1 AND attempt = ?2), 0), "
-                "coalesce((SELECT last_sequence_id FROM reserved WHERE rollout = ?1 AND attempt = ?2), 0))",
-                (rollout, attempt),
+                "SELECT max(coalesce((SELECT max(sequence_id) FROM span WHERE rollout = ? AND attempt = ?), 0), "
+                "coalesce((SELECT last_sequence_id FROM reserved WHERE rollout = ? AND attempt = ?), 0))",
+                (rollout, attempt, rollout, attempt),
             ).fetchone()
             self._session.last_sequence_ids.set((rollout, attempt), known)
         return known
