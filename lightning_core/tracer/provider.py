@@ -1,7 +1,7 @@
 """The OpenTelemetry SDK's side of the tracer: from a span that ends to the trace in which it started."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -110,10 +110,10 @@ class RecordingProvider(TracerProvider):
 
     Args:
         key: Under which a context has its trace.
-        export: Where the spans go besides, if anywhere.
+        exports: Where the spans go besides.
     """
 
-    def __init__(self, key: str, export: SpanExport | None) -> None:
+    def __init__(self, key: str, exports: Sequence[SpanExport]) -> None:
         unlimited = SpanLimits.UNSET
         super().__init__(
             sampler=sampling.ALWAYS_ON,
@@ -131,7 +131,7 @@ class RecordingProvider(TracerProvider):
             ),
         )
         self._converted: tuple[SdkResource, OtelResource] | None = None
-        super().add_span_processor(_TraceRecorder(self, key, export))
+        super().add_span_processor(_TraceRecorder(self, key, exports))
 
     def converted(self, resource: SdkResource) -> OtelResource:
         """Convert a resource. All spans of a provider share one, so that the last one is remembered."""
@@ -149,11 +149,11 @@ def trace_in(key: str, context: Context) -> Trace | None:
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
-    def __init__(self, provider: RecordingProvider, key: str, export: SpanExport | None) -> None:
+    def __init__(self, provider: RecordingProvider, key: str, exports: Sequence[SpanExport]) -> None:
         # The provider holds its processors.
         self._provider = ref(provider)
         self._key = key
-        self._export = export
+        self._exports = exports
         # The SDK ends a span with a copy of it. A span that is never ended goes with its last reference.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
 
@@ -187,11 +187,11 @@ class _TraceRecorder(SpanProcessor):
                 span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
             )
         except Exception as exc:
-            trace.discard(span.name, exc)
+            trace.drop(span.name, exc)
         else:
             trace.record(recorded)
-            if self._export is not None:
-                self._export.add(span, trace)
+            for export in self._exports:
+                export.add(span, recorded, trace)
 
 
 class _RandomIds(IdGenerator):

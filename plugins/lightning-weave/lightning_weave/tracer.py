@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from lightning_core.deprecated import deprecated
 from lightning_core.tracer import Trace
-from lightning_core.tracer.exclusive import ProcessClaim, claim_process
+from lightning_core.tracer.exclusive import claim_process
 from lightning_core.tracer.otel import OtelTracer
 from lightning_weave.session import Session, acquire_session, release_session
 
@@ -22,7 +22,9 @@ class WeaveTracer(OtelTracer):
     there is a project.
 
     Between `init` and `teardown` Weave's client of this process is this tracer's: `weave.init` and `weave.finish` have
-    no effect. Several of these tracers in one process share it.
+    no effect. Several of these tracers in one process share it; its patches stay, idle. `init` is refused where the
+    tracer `agentops` or another project is at work, the service does not give access to the project, or the program has
+    called `weave.init()`.
 
     Args:
         project: Where calls go as well, as `entity/project` of Weave's service; None for nowhere else.
@@ -79,36 +81,13 @@ class WeaveTracer(OtelTracer):
         self._project = project
         self._api_key = api_key
         self._service_timeout_seconds = service_timeout_seconds
-        self._claim: ProcessClaim | None = None
         self._session: Session | None = None
 
-    def init(self) -> None:
-        """Turn Weave on in this process. Each call needs one of `teardown`.
-
-        Raises:
-            TracerError: When the tracer `agentops` is at work in this process, when Weave's service does not give
-                access to the project, when another project is at work here, when the program has called
-                `weave.init()`, and as `OtelTracer.init` does.
-        """
-        if self._users > 0:
-            super().init()
-            return
-        with ExitStack() as undo:
-            claim = undo.enter_context(claim_process("weave", not_beside=_NOT_BESIDE))
-            session = acquire_session(self._project, self._api_key, self._service_timeout_seconds)
-            undo.callback(release_session)
-            super().init()
-            undo.pop_all()
-        self._claim, self._session = claim, session
-
-    def teardown(self) -> None:
-        """Undo one `init`; after the last one of the process Weave traces nothing. Its patches stay, idle."""
-        with ExitStack() as undo:
-            if self._users == 1 and self._claim is not None:
-                undo.callback(self._claim.release)
-                undo.callback(release_session)
-                self._claim, self._session = None, None
-            undo.callback(super().teardown)
+    def _turn_on(self, undo: ExitStack) -> None:
+        undo.enter_context(claim_process("weave", not_beside=_NOT_BESIDE))
+        self._session = acquire_session(self._project, self._api_key, self._service_timeout_seconds)
+        undo.callback(release_session)
+        super()._turn_on(undo)
 
     @contextmanager
     def _open(self, trace: Trace) -> Iterator[None]:

@@ -16,7 +16,6 @@ from weave.trace.context import call_context, weave_client_context
 from lightning_core import Trainer
 from lightning_core.errors import TracerError
 from lightning_core.registry import default_registry
-from lightning_core.tracer import OtelTracer
 from lightning_core.tracer.exclusive import claim_process
 
 
@@ -66,7 +65,8 @@ async def test_what_a_run_raises_leaves_nothing_behind(monkeypatch: pytest.Monke
         WeaveTracer().init()
     monkeypatch.undo()
     check_as(before)
-    claim_process("anything", not_beside={"weave": "nobody is there"}).release()
+    with claim_process("anything", not_beside={"weave": "nobody is there"}):
+        pass
 
 
 def test_a_program_that_has_called_weave_init_is_told_to_remove_that() -> None:
@@ -123,7 +123,7 @@ def test_agentops_in_the_same_process_is_refused_and_named() -> None:
         WeaveTracer().init()
     refused = r"'agentops' cannot work .* 'weave' is at work: both wrap the same"
     with WeaveTracer().lifespan(), pytest.raises(TracerError, match=refused):
-        claim_process("agentops")
+        claim_process("agentops").__enter__()
     assert session._users == 0
 
 
@@ -144,22 +144,16 @@ def test_a_tracer_without_a_project_is_refused_beside_one_with_a_project(monkeyp
     assert session._users == 0
 
 
-def test_a_tracer_that_fails_to_end_lets_weave_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracer_that_fails_to_end_lets_weave_go() -> None:
     before = state()
     tracer = WeaveTracer()
     tracer.init()
-    own = OtelTracer.teardown
-
-    def fail(self: OtelTracer) -> None:
-        own(self)
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(OtelTracer, "teardown", fail)
+    tracer._undo.callback(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tracer.teardown()
-    monkeypatch.undo()
     check_as(before)
-    claim_process("anything", not_beside={"weave": "nobody is there"}).release()
+    with claim_process("anything", not_beside={"weave": "nobody is there"}):
+        pass
 
 
 def test_weave_that_is_switched_off_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
