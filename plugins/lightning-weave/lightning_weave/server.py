@@ -108,22 +108,8 @@ def _dialect(request: Mapping[str, Any], output: Any, failed: bool) -> Dialect |
 def _model_call(dialect: Dialect, request: dict[str, Any], output: Any) -> dict[str, Any]:
     answer = Answer()
     if isinstance(output, dict):
-        answer = dialect.read(_of_stream(output) if request.get("stream") else output)
+        answer = dialect.read(output)
     return attributes_of(dialect, request, answer, Capture())
-
-
-def _of_stream(answer: dict[str, Any]) -> dict[str, Any]:
-    """Make a whole answer of what Weave 0.54 assembled of a stream.
-
-    It keeps the log-probabilities of the last piece only, so they are left out; and where a piece had some, it does
-    not turn the sum of the pieces into a message.
-    """
-    choices = []
-    for choice in answer.get("choices") or ():
-        if isinstance(choice, dict):
-            kept = {name: value for name, value in choice.items() if name not in ("logprobs", "delta")}
-            choices.append({"message": choice.get("delta")} | kept)
-    return answer | ({"choices": choices} if choices else {})
 
 
 _FRAME = create_key("lightning-weave-call")
@@ -317,10 +303,5 @@ def _stack(frames: Any) -> str:
 
 
 def _nanoseconds(moment: Any) -> int:
-    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    # Exact, where a float would lose microseconds.
-    since = at - _EPOCH
-    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    at: datetime = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return round(at.timestamp() * 1_000_000) * 1_000

@@ -83,10 +83,6 @@ async def test_the_agent_does_not_wait_for_a_service_that_hangs_and_the_end_wait
     assert [span.name for span in trace.spans] == ["add", "whole"]
     assert "lightning.weave_incomplete" in caplog.text
     service.gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "lightning-weave":
-            await asyncio.to_thread(thread.join, 20)
-            assert not thread.is_alive()
 
 
 def test_a_service_that_refuses_is_an_error_without_the_key(service: WeaveService) -> None:
@@ -112,62 +108,49 @@ async def test_what_the_service_refuses_later_costs_no_span(
     assert KEY not in caplog.text
 
 
-def test_requests_are_made_in_their_order_in_one_thread_that_ends() -> None:
-    made: list[object] = []
+class Remote:
+    """Takes requests, once its gate is open."""
 
-    class Remote:
-        def call_start(self, request: object) -> None:
-            made.append((request, threading.current_thread().name))
+    def __init__(self) -> None:
+        self.gate, self.began = threading.Event(), threading.Event()
+        self.made: list[object] = []
 
-    forwarding = Forwarding(Remote(), made.append)
-    for number in range(100):
-        forwarding.send("call_start", number)
-    forwarding.close(20)
-    assert made[:-1] == [(number, "lightning-weave") for number in range(100)]
-    assert made[-1] is forwarding.remote
-    assert "lightning-weave" not in {thread.name for thread in threading.enumerate()}
+    def call_start(self, request: int) -> None:
+        self.began.set()
+        self.gate.wait(20)
+        self.made.append(request)
+
+    def finish(self, remote: object) -> None:
+        self.made.append("finished")
 
 
-def test_more_than_fits_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_are_made_in_their_order_and_more_than_fits_is_dropped_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("lightning_weave.forwarding.MAX_WAITING", 2)
-    gate, began = threading.Event(), threading.Event()
-    made: list[int] = []
-
-    class Remote:
-        def call_start(self, request: int) -> None:
-            began.set()
-            gate.wait(20)
-            made.append(request)
-
-    forwarding = Forwarding(Remote())
+    remote = Remote()
+    forwarding = Forwarding(remote, remote.finish)
     forwarding.send("call_start", 0)
-    assert began.wait(20)
+    assert remote.began.wait(20)
     for number in range(1, 6):
         forwarding.send("call_start", number)
-    gate.set()
+    remote.gate.set()
     forwarding.close(20)
-    assert made == [0, 1, 2]
+    forwarding.send("call_start", 6)
+    assert remote.made == [0, 1, 2, "finished"]
     assert caplog.text.count("lightning.weave_behind") == 1
-    assert "lightning.weave_dropped requests=3" in caplog.text
 
 
-def test_what_waits_is_given_up_with_the_wait_and_the_thread_ends() -> None:
-    gate, began = threading.Event(), threading.Event()
-    made: list[object] = []
-
-    class Remote:
-        def call_start(self, request: int) -> None:
-            began.set()
-            gate.wait(20)
-            made.append(request)
-
-    forwarding = Forwarding(Remote(), lambda remote: made.append("finished"))
+def test_what_waits_is_given_up_with_the_wait() -> None:
+    remote = Remote()
+    forwarding = Forwarding(remote, remote.finish)
     for number in range(3):
         forwarding.send("call_start", number)
-    assert began.wait(20)
+    assert remote.began.wait(20)
     forwarding.close(0)
     forwarding.send("call_start", 3)
-    gate.set()
-    forwarding._thread.join(20)
-    assert not forwarding._thread.is_alive()
-    assert made == [0, "finished"]
+    remote.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "to_thread":
+            thread.join(20)
+    assert remote.made == [0]
