@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _GROUP = "opentelemetry_traces_exporter"
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""Protocol -> name of the exporter's entry point. The distribution is `opentelemetry-exporter-` and that, dashed."""
+"""Protocol -> name of the exporter's entry point."""
 
 
 class SpanExport:
@@ -151,27 +151,17 @@ def export_from_environment() -> SpanExport | None:
     if not any(name.strip().startswith("otlp") for name in exporters.split(",")):
         return None
     protocol = _variable("OTLP_TRACES_PROTOCOL", "OTLP_PROTOCOL") or "http/protobuf"
-    name = _PROTOCOLS.get(protocol)
-    if name is None:
-        logger.warning(
-            "lightning.export_off protocol=%s; this OTLP protocol is not known, use one of: %s",
-            protocol,
-            ", ".join(_PROTOCOLS),
-        )
-        return None
-    offers = tuple(importlib.metadata.entry_points(group=_GROUP, name=name))
-    if not offers:
-        logger.warning(
-            "lightning.export_off protocol=%s; an OTLP endpoint is set, but nothing that sends spans to it is "
-            "installed: pip install opentelemetry-exporter-%s",
-            protocol,
-            name.replace("_", "-"),
-        )
-        return None
+    name = _PROTOCOLS.get(protocol, protocol)
     try:
+        offers = [*importlib.metadata.entry_points(group=_GROUP, name=name)]
         return SpanExport(_CurrentNames(offers[0].load()()))
     except Exception as exc:
-        logger.warning("lightning.export_off protocol=%s cause=%r; the OTLP exporter cannot be used", protocol, exc)
+        logger.warning(
+            "lightning.export_off protocol=%s cause=%r; an OTLP endpoint is set, and no exporter of this protocol "
+            "works: pip install opentelemetry-exporter-otlp-proto-http, or -grpc for the protocol grpc",
+            protocol,
+            exc,
+        )
         return None
 
 

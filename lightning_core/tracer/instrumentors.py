@@ -112,8 +112,10 @@ _LATE_SECONDS = 10.0
 
 _lock = threading.RLock()  # an instrumentor may import the client of another one
 _users: dict[str, int] = defaultdict(int)
-_providers: dict[str, RoutingProvider] = {}
-"""By name, what the instrumentors that were turned on here give their spans to.
+_running: dict[str, RoutingProvider] = {}
+"""By name, where the spans of the instrumentors go that are on."""
+_providers: dict[type, RoutingProvider] = {}
+"""The same by the class of each instrumentor that was ever turned on here.
 
 Without a user they stay in place, and make no spans: not every instrumentor takes all of its patches back, so that one
 which is taken out and put in again would wrap the client's functions once more each time.
@@ -227,11 +229,13 @@ def _load(offers: Iterable[EntryPoint]) -> _Loaded:
 def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
     """Return whether calls are recorded from now on: by an instrumentor of ours, or by one of the application."""
     instrumentors, failures = loaded[0], list(loaded[1])
-    if any(getattr(instrumentor, "is_instrumented_by_opentelemetry", False) for _, instrumentor in instrumentors):
-        if name in _providers:
-            _ask_for_messages()
-            _providers[name].open()
-        return True
+    for _, instrumentor in instrumentors:
+        if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+            if (known := _providers.get(type(instrumentor))) is not None:
+                _ask_for_messages()
+                known.open()
+                _running[name] = known
+            return True
     _ask_for_messages()
     for offer, instrumentor in instrumentors:
         provider = RoutingProvider()
@@ -243,7 +247,7 @@ def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
             provider.close()
             failures.append((offer, exc))
         else:
-            _providers[name] = provider
+            _running[name] = _providers[type(instrumentor)] = provider
             return True
     _restore_environment()
     if required:
@@ -279,9 +283,8 @@ def _deprecations_ignored() -> Iterator[None]:
 def _release(held: Iterable[str]) -> None:
     for name in held:
         _users[name] -= 1
-        if _users[name] == 0:
-            if name in _providers:
-                _providers[name].close()
+        if _users[name] == 0 and name in _running:
+            _running.pop(name).close()
     _restore_environment()
 
 

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_current, get_value, set_value
-from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
@@ -22,11 +21,6 @@ _PROVIDER = create_key("lightning-provider")
 def with_provider(provider: otel.TracerProvider, context: Context) -> Context:
     """Make a context in which spans of instrumentors go to this provider."""
     return set_value(_PROVIDER, provider, context)
-
-
-def remember_provider(span: otel.Span, provider: otel.TracerProvider | None) -> None:
-    """Send the spans of instrumentors that begin below this one to this provider."""
-    setattr(span, _PROVIDER, provider)
 
 
 def become_global_provider() -> None:
@@ -130,15 +124,9 @@ class RecordingProvider(TracerProvider):
                 max_span_attribute_length=unlimited,
             ),
         )
-        self._converted: tuple[SdkResource, OtelResource] | None = None
+        self.converted_resource = OtelResource.from_opentelemetry(self.resource)
+        """The resource that all of its spans share."""
         super().add_span_processor(_TraceRecorder(self, key, exports))
-
-    def converted(self, resource: SdkResource) -> OtelResource:
-        """Convert a resource. All spans of a provider share one, so that the last one is remembered."""
-        known = self._converted
-        if known is None or known[0] is not resource:
-            known = self._converted = (resource, OtelResource.from_opentelemetry(resource))
-        return known[1]
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -163,7 +151,7 @@ class _TraceRecorder(SpanProcessor):
         trace = trace or self._trace_of(get_current())
         if trace is not None:
             setattr(span, self._key, trace)
-            remember_provider(span, self._provider())
+            setattr(span, _PROVIDER, self._provider())  # for what instrumentors begin below it
             self._open[span.get_span_context().span_id] = span
 
     def _trace_of(self, context: Context) -> Trace | None:
@@ -181,7 +169,7 @@ class _TraceRecorder(SpanProcessor):
             trace.drop(span.name)
             return
         provider = self._provider()
-        resource = None if provider is None else trace.resource(provider.converted(span.resource))
+        resource = None if provider is None else trace.resource(provider.converted_resource)
         try:
             recorded = Span.from_opentelemetry(
                 span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
