@@ -2,11 +2,8 @@
 
 import functools
 import inspect
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import Context, copy_context
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
@@ -56,110 +53,6 @@ def _positions(prefix: str, values: tuple[Any, ...]) -> dict[str, Any]:
     for position, value in enumerate(values):
         attributes |= describe(f"{prefix}.{position}", value)
     return attributes
-
-
-T = TypeVar("T")
-
-_MAX_ITEMS = 1_000
-"""How much of what a generator yields is kept: it may be endless."""
-
-Opener = Callable[[], AbstractContextManager[T]]
-"""Makes the span; it is entered in the generator's context."""
-
-Finisher = Callable[[T, list[Any]], None]
-"""Told what was yielded, the first 1,000 of it, before the span ends, however it does."""
-
-
-def iterate_apart(
-    open_span: Opener[T], start: Callable[[], Generator[Any, Any, Any]], finish: Finisher[T]
-) -> Generator[Any, Any, Any]:
-    """Iterate a generator in a context of its own, inside of a span. What is sent or thrown goes to it."""
-    context, yielded = copy_context(), list[Any]()
-    with _entered_in(context, open_span) as recording:
-        try:
-            return (yield from _stepwise(context, context.run(start), partial(_keep, yielded)))
-        finally:
-            context.run(finish, recording, yielded)
-
-
-async def iterate_apart_async(
-    open_span: Opener[T], start: Callable[[], AsyncGenerator[Any, Any]], finish: Finisher[T]
-) -> AsyncGenerator[Any, Any]:
-    """Do what `iterate_apart` does, for an async generator."""
-    context, yielded = copy_context(), list[Any]()
-    with _entered_in(context, open_span) as recording:
-        try:
-            generator = context.run(start)
-            step: Awaitable[Any] = generator.asend(None)
-            while True:
-                try:
-                    item = await _Within(context, step)
-                except StopAsyncIteration:
-                    return
-                _keep(yielded, item)
-                try:
-                    sent = yield item
-                except GeneratorExit:
-                    await _Within(context, generator.aclose())
-                    raise
-                except BaseException as exc:
-                    step = generator.athrow(exc)
-                else:
-                    step = generator.asend(sent)
-        finally:
-            context.run(finish, recording, yielded)
-
-
-class _Within(Awaitable[T]):
-    """Awaits something in another context: each step of it runs there."""
-
-    def __init__(self, context: Context, awaitable: Awaitable[T]) -> None:
-        self._context = context
-        self._awaitable = awaitable
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return _stepwise(self._context, self._context.run(self._awaitable.__await__))
-
-
-def _stepwise(
-    context: Context, generator: Generator[Any, Any, T], tell: Callable[[Any], None] | None = None
-) -> Generator[Any, Any, T]:
-    """Do what `yield from generator` does, with each step in a context."""
-    step = partial(generator.send, None)
-    while True:
-        try:
-            item = context.run(step)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if tell is not None:
-            tell(item)
-        try:
-            sent = yield item
-        except GeneratorExit:
-            context.run(generator.close)
-            raise
-        except BaseException as exc:
-            step = partial(generator.throw, exc)
-        else:
-            step = partial(generator.send, sent)
-
-
-@contextmanager
-def _entered_in(context: Context, open_span: Opener[T]) -> Iterator[T]:
-    span = context.run(open_span)
-    recording = context.run(span.__enter__)
-    try:
-        yield recording
-    except BaseException:
-        context.run(span.__exit__, *sys.exc_info())
-        raise
-    else:
-        context.run(span.__exit__, None, None, None)
-
-
-def _keep(yielded: list[Any], item: Any) -> None:
-    if len(yielded) < _MAX_ITEMS:
-        yielded.append(item)
 
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -222,11 +115,7 @@ class OperationContext:
         Raises:
             RuntimeError: Outside of the block.
         """
-        attributes: dict[str, Any] = {}
-        for position, value in enumerate(args):
-            attributes |= describe(f"{_INPUT}.args.{position}", value)
-        for name, value in kwargs.items():
-            attributes |= describe(f"{_INPUT}.{name}", value)
+        attributes = _positions(f"{_INPUT}.args", args) | (describe(_INPUT, kwargs) if kwargs else {})
         self._open_recording().record_attributes(attributes)
 
     def set_output(self, output: Any) -> None:
@@ -250,10 +139,13 @@ class OperationContext:
     def __call__(self, fn: FunctionT) -> FunctionT:
         """Decorate a function: each call is a span, with the arguments by name as input, and the result as output.
 
-        The function may be sync or async, and a generator of either kind: then the span lasts for as long as it is
-        iterated, and its output is the list of what it yielded, the first 1,000 of it. `self` and `cls` are left out
-        of the input.
+        The function may be sync or async. `self` and `cls` are left out of the input.
+
+        Raises:
+            TypeError: When the function is a generator, which does its work after the call.
         """
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(f"operation cannot decorate the generator {fn!r}; write `with operation():` inside of it")
         signature = readable_signature(fn)
         attributes = {_NAME: getattr(fn, "__name__", type(fn).__name__), **self.initial_attributes}
 
@@ -270,22 +162,6 @@ class OperationContext:
                 return result
 
             return cast("FunctionT", call_async)
-
-        if inspect.isasyncgenfunction(fn):
-
-            @functools.wraps(fn)
-            def generate_async(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-                return iterate_apart_async(lambda: span(args, kwargs), lambda: fn(*args, **kwargs), _record_yielded)
-
-            return cast("FunctionT", generate_async)
-
-        if inspect.isgeneratorfunction(fn):
-
-            @functools.wraps(fn)
-            def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-                return iterate_apart(lambda: span(args, kwargs), lambda: fn(*args, **kwargs), _record_yielded)
-
-            return cast("FunctionT", generate)
 
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -305,10 +181,6 @@ class OperationContext:
         if self._recording is None or self._block is None:
             raise RuntimeError("the operation is not open; record its input and output inside of its `with` block")
         return self._recording
-
-
-def _record_yielded(recording: SpanRecordingContext, yielded: list[Any]) -> None:
-    recording.record_attributes(describe(_OUTPUT, yielded))
 
 
 @overload
@@ -357,7 +229,7 @@ def operation(
 
     Raises:
         NoActiveTracer: On entering the block, or calling the function, where no tracer is active.
-        TypeError: When `fn` is not a function.
+        TypeError: When `fn` is not a function, or a generator.
         ValueError: When the name is given twice, or an attribute is what no attribute can be.
     """
     if name is not None:

@@ -4,8 +4,14 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from contextvars import Context, copy_context
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.context import attach, detach
@@ -37,46 +43,25 @@ def run_inline(
     Raises:
         TracerError: When an event loop runs in this thread already.
     """
-    if _loop_is_running():
+    if asyncio._get_running_loop() is not None:
         raise TracerError(
             "trace_run was called where an event loop runs; await trace_run_async, or use `async with trace_context()`"
         )
-    context = copy_context()
+    context, stack = copy_context(), AsyncExitStack()
     try:
         with asyncio.Runner() as runner:
-            runner.run(_enter(manager), context=context)
+            runner.run(stack.enter_async_context(manager), context=context)
             try:
                 result = context.run(func, *args, **kwargs)
             except BaseException:
-                runner.run(_leave(manager, *sys.exc_info()), context=context)
+                runner.run(stack.__aexit__(*sys.exc_info()), context=context)
                 raise
-            runner.run(_leave(manager, None, None, None), context=context)
+            runner.run(stack.aclose(), context=context)
             return result
     finally:
-        _adopt(context)
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-async def _enter(manager: AbstractAsyncContextManager[Any]) -> None:
-    await manager.__aenter__()
-
-
-async def _leave(manager: AbstractAsyncContextManager[Any], *error: Any) -> None:
-    await manager.__aexit__(*error)
-
-
-def _adopt(context: Context) -> None:
-    """Set what was changed in a copy of the calling context in that context itself."""
-    for variable, value in context.items():
-        if variable.get(_MISSING) is not value:
-            variable.set(value)
+        for variable, value in context.items():
+            if variable.get(_MISSING) is not value:
+                variable.set(value)
 
 
 class Tracer:
@@ -89,11 +74,7 @@ class Tracer:
     `create_span` and `operation_context` as well. One that yields something else, as in 0.3, needs lightning-legacy.
     """
 
-    @property
-    def _stores(self) -> "dict[int, LightningStore | None]":
-        # A subclass need not call `super().__init__()`.
-        found: dict[int, LightningStore | None] = self.__dict__.setdefault("_stores_by_worker", {})
-        return found
+    _store: "LightningStore | None" = None  # by this name subclasses of 0.3 have it
 
     def init(self) -> None:
         """Prepare this process for tracing. Each call needs one of `teardown`."""
@@ -107,19 +88,17 @@ class Tracer:
         Args:
             worker_id: Tells the workers of this process apart.
             store: Where `trace_context` sends spans when it is given no store. The workers of one process share one:
-                the last one given counts.
+                the last call counts.
         """
-        self._stores[worker_id] = store
-        self._store = store  # by this name subclasses of 0.3 have it
+        self._store = store
 
     def teardown_worker(self, worker_id: int) -> None:
-        """Forget a worker and its store."""
-        self._stores.pop(worker_id, None)
+        """Undo `init_worker`, but for the store, which other workers may share."""
 
     @property
     def store(self) -> "LightningStore | None":
         """Where `trace_context` sends spans when it is given no store."""
-        return next((store for store in reversed(self._stores.values()) if store is not None), None)
+        return self._store
 
     def trace_context(
         self,
@@ -273,10 +252,6 @@ def set_active_tracer(tracer: Tracer) -> None:
 def clear_active_tracer() -> None:
     """Leave the calling context without an active tracer."""
     attach(with_active_sink(None))
-
-
-if TYPE_CHECKING:
-    from lightning_core.store.base import LightningStore
 
 
 class DummyTracer(Tracer):

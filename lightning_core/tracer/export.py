@@ -9,27 +9,23 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from lightning_core.adapter.current_names import with_current_names
 from lightning_core.adapter.genai import INFERENCE_OPERATIONS, OPERATION_NAME
-from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.trace import Trace
 from lightning_core.types import Span
-from lightning_core.types.text import well_formed, well_formed_value
 
 logger = logging.getLogger(__name__)
 
 _GROUP = "opentelemetry_traces_exporter"
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""Protocol -> name of the exporter's entry point. The distribution is `opentelemetry-exporter-` and that, dashed."""
+"""Protocol -> name of the exporter's entry point."""
 
 
 class SpanExport:
@@ -44,10 +40,20 @@ class SpanExport:
         self._processor = BatchSpanProcessor(exporter)
         self._resources: WeakKeyDictionary[Trace, Resource] = WeakKeyDictionary()
 
-    def add(self, span: ReadableSpan, trace: Trace) -> None:
-        """Send a finished span, sooner or later. Never blocks; never raises for what the span is."""
+    def add(self, span: ReadableSpan, recorded: Span, trace: Trace) -> None:
+        """Send a finished span, sooner or later. Never blocks; never raises for what the span is.
+
+        Args:
+            span: The span.
+            recorded: What the trace has of it.
+            trace: The trace.
+        """
         try:
-            self._processor.on_end(self._with_ids(span, trace))
+            resource = self._resources.get(trace)
+            if resource is None:
+                own = recorded.resource
+                resource = self._resources[trace] = Resource(dict(own.attributes), own.schema_url)
+            self._processor.on_end(readable(recorded, resource=resource, like=span))
         except Exception as exc:
             logger.error("lightning.span_not_exported span=%r", span.name, exc_info=exc)
 
@@ -66,45 +72,6 @@ class SpanExport:
                 timeout_seconds,
             )
             self._exporter.shutdown()
-
-    def _with_ids(self, span: ReadableSpan, trace: Trace) -> ReadableSpan:
-        """Copy a span, with its place among the rollouts in its resource, where readers of OTLP look for it."""
-        resource = self._resources.get(trace)
-        if resource is None:
-            ids = attempt_resource(trace.rollout_id, trace.attempt_id)
-            resource = self._resources[trace] = span.resource.merge(ids)
-        return with_resource(span, resource)
-
-
-def attempt_resource(rollout_id: str | None, attempt_id: str | None) -> Resource:
-    """Return what tells readers of OTLP which attempt a span belongs to."""
-    ids = {
-        LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
-        LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
-    }
-    known: dict[str, Any] = {name: value for name, value in ids.items() if value is not None}
-    return Resource(known)
-
-
-def with_resource(span: ReadableSpan, resource: Resource) -> ReadableSpan:
-    """Copy a span with another resource. A text that is not well-formed would cost the exporter the whole batch."""
-    description = span.status.description
-    return ReadableSpan(
-        name=well_formed(span.name),
-        context=span.context,
-        parent=span.parent,
-        resource=resource,
-        attributes=well_formed_value(span.attributes),
-        events=[
-            Event(well_formed(each.name), well_formed_value(each.attributes), each.timestamp) for each in span.events
-        ],
-        links=[Link(each.context, well_formed_value(each.attributes)) for each in span.links],
-        kind=span.kind,
-        status=Status(span.status.status_code, None if description is None else well_formed(description)),
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
 
 
 class _CurrentNames(SpanExporter):
@@ -125,12 +92,20 @@ class _CurrentNames(SpanExporter):
         current = with_current_names(recorded)
         if current == recorded:
             return span
-        return readable(current, resource=span.resource, scope=span.instrumentation_scope)
+        return readable(current, resource=span.resource, like=span)
 
 
-def readable(span: Span, *, resource: Resource, scope: InstrumentationScope | None = None) -> ReadableSpan:
-    """Make the span that OpenTelemetry's exporters take. It is a client's if it is of a model call, else internal."""
+def readable(span: Span, *, resource: Resource, like: ReadableSpan | None = None) -> ReadableSpan:
+    """Make the span that OpenTelemetry's exporters take.
+
+    Args:
+        span: The span.
+        resource: Its resource.
+        like: What tells its instrumentation and its kind. A model call is a client's, and any other span of which
+            that is not known internal.
+    """
     is_call = span.attributes.get(OPERATION_NAME) in INFERENCE_OPERATIONS
+    kind = SpanKind.INTERNAL if like is None else like.kind
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
@@ -144,11 +119,11 @@ def readable(span: Span, *, resource: Resource, scope: InstrumentationScope | No
         links=[
             Link(_context(each.context.trace_id, each.context.span_id), dict(each.attributes)) for each in span.links
         ],
-        kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
+        kind=SpanKind.CLIENT if is_call else kind,
         status=Status(StatusCode[span.status.status_code], span.status.description),
         start_time=None if span.start_time is None else nanoseconds(span.start_time),
         end_time=None if span.end_time is None else nanoseconds(span.end_time),
-        instrumentation_scope=scope,
+        instrumentation_scope=None if like is None else like.instrumentation_scope,
     )
 
 
@@ -176,27 +151,17 @@ def export_from_environment() -> SpanExport | None:
     if not any(name.strip().startswith("otlp") for name in exporters.split(",")):
         return None
     protocol = _variable("OTLP_TRACES_PROTOCOL", "OTLP_PROTOCOL") or "http/protobuf"
-    name = _PROTOCOLS.get(protocol)
-    if name is None:
-        logger.warning(
-            "lightning.export_off protocol=%s; this OTLP protocol is not known, use one of: %s",
-            protocol,
-            ", ".join(_PROTOCOLS),
-        )
-        return None
-    offers = tuple(importlib.metadata.entry_points(group=_GROUP, name=name))
-    if not offers:
-        logger.warning(
-            "lightning.export_off protocol=%s; an OTLP endpoint is set, but nothing that sends spans to it is "
-            "installed: pip install opentelemetry-exporter-%s",
-            protocol,
-            name.replace("_", "-"),
-        )
-        return None
+    name = _PROTOCOLS.get(protocol, protocol)
     try:
+        offers = [*importlib.metadata.entry_points(group=_GROUP, name=name)]
         return SpanExport(_CurrentNames(offers[0].load()()))
     except Exception as exc:
-        logger.warning("lightning.export_off protocol=%s cause=%r; the OTLP exporter cannot be used", protocol, exc)
+        logger.warning(
+            "lightning.export_off protocol=%s cause=%r; an OTLP endpoint is set, and no exporter of this protocol "
+            "works: pip install opentelemetry-exporter-otlp-proto-http, or -grpc for the protocol grpc",
+            protocol,
+            exc,
+        )
         return None
 
 

@@ -18,9 +18,8 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
@@ -97,42 +96,30 @@ _RECORD_MESSAGES: Mapping[str, str] = {
 """Without these, OpenTelemetry's own instrumentors leave out what the model was asked and what it said."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """An instrumentor that is on."""
-
-    instrumentor: Any
-    """None when the application had turned it on: then it is left alone."""
-    provider: RoutingProvider
-
-
-class _Once(logging.Filter):
-    """Lets each text pass once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the text is new."""
-        text = record.getMessage()
-        is_new = text not in self._known and len(self._known) < _MAX_TEXTS
-        self._known.add(text)
-        return is_new
-
-
 _MAX_TEXTS = 1000
-_LATE_SECONDS = 10.0
+_known_texts: set[str] = set()
 
-_once = _Once()
-"""For warnings that OpenTelemetry has for each call, as of an option that a client was given no value for."""
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """Let each warning pass once that OpenTelemetry has for each call, as of an option that was given no value."""
+    text = record.getMessage()
+    is_new = text not in _known_texts and len(_known_texts) < _MAX_TEXTS
+    _known_texts.add(text)
+    return is_new
+
+
+_LATE_SECONDS = 10.0
 
 _lock = threading.RLock()  # an instrumentor may import the client of another one
 _users: dict[str, int] = defaultdict(int)
-_running: dict[str, _Running] = {}
-_idle: dict[str, _Running] = {}
-"""Those without a user. They stay in place, and make no spans: not every instrumentor takes all of its patches
-back, so that one which is taken out and put in again would wrap the client's functions once more each time."""
+_running: dict[str, RoutingProvider] = {}
+"""By name, where the spans of the instrumentors go that are on."""
+_providers: dict[type, RoutingProvider] = {}
+"""The same by the class of each instrumentor that was ever turned on here.
+
+Without a user they stay in place, and make no spans: not every instrumentor takes all of its patches back, so that one
+which is taken out and put in again would wrap the client's functions once more each time.
+"""
 _awaited: set[str] = set()
 """Those that start when their client is imported."""
 _variables_set: list[str] = []
@@ -170,7 +157,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
     Raises:
         TracerError: When one that is named is not installed, or does not work; then none is turned on.
     """
-    logging.getLogger("opentelemetry.attributes").addFilter(_once)
+    logging.getLogger("opentelemetry.attributes").addFilter(_is_new)
     wanted = {_normal(name) for name in names}
     offers = _offers()
     required = wanted - {GENAI}
@@ -189,7 +176,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
             for name in sorted(required | optional):
                 if name in later:
                     _ask_for_messages()
-                elif name not in _running and not _start(name, loaded[name], required=name in required):
+                elif not _start(name, loaded[name], required=name in required):
                     continue
                 _users[name] += 1
                 held.append(name)
@@ -221,7 +208,7 @@ def _start_late(name: str, client: ModuleType) -> None:
         return
     try:
         _awaited.discard(name)
-        if _users.get(name) and name not in _running:
+        if _users.get(name):
             _start(name, loaded, required=False)
     finally:
         _lock.release()
@@ -240,12 +227,15 @@ def _load(offers: Iterable[EntryPoint]) -> _Loaded:
 
 
 def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
+    """Return whether calls are recorded from now on: by an instrumentor of ours, or by one of the application."""
     instrumentors, failures = loaded[0], list(loaded[1])
-    if _resumed(name, instrumentors):
-        return True
-    if any(getattr(instrumentor, "is_instrumented_by_opentelemetry", False) for _, instrumentor in instrumentors):
-        _running[name] = _Running(None, RoutingProvider())
-        return True
+    for _, instrumentor in instrumentors:
+        if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+            if (known := _providers.get(type(instrumentor))) is not None:
+                _ask_for_messages()
+                known.open()
+                _running[name] = known
+            return True
     _ask_for_messages()
     for offer, instrumentor in instrumentors:
         provider = RoutingProvider()
@@ -257,7 +247,7 @@ def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
             provider.close()
             failures.append((offer, exc))
         else:
-            _running[name] = _Running(instrumentor, provider)
+            _running[name] = _providers[type(instrumentor)] = provider
             return True
     _restore_environment()
     if required:
@@ -282,24 +272,6 @@ def _lacks_its_client(name: str, failure: Exception) -> bool:
     return isinstance(failure, DependencyConflictError)
 
 
-def _resumed(name: str, instrumentors: Sequence[tuple[EntryPoint, Any]]) -> bool:
-    """Go on with the instrumentor that is in place already, unless it is another one that is installed now."""
-    idle = _idle.pop(name, None)
-    if idle is None or not getattr(idle.instrumentor, "is_instrumented_by_opentelemetry", False):
-        return False
-    if all(type(instrumentor) is not type(idle.instrumentor) for _, instrumentor in instrumentors):
-        try:
-            idle.instrumentor.uninstrument()
-        except Exception as exc:
-            # Its provider is closed, so that what it leaves behind does nothing.
-            logger.warning("lightning.instrumentor_not_undone name=%s cause=%r", name, exc)
-        return False
-    _ask_for_messages()
-    idle.provider.open()
-    _running[name] = idle
-    return True
-
-
 @contextmanager
 def _deprecations_ignored() -> Iterator[None]:
     # What an instrumentor should no longer do is its author's business, not that of the user who runs an agent.
@@ -311,12 +283,8 @@ def _deprecations_ignored() -> Iterator[None]:
 def _release(held: Iterable[str]) -> None:
     for name in held:
         _users[name] -= 1
-        if _users[name] == 0:
-            running = _running.pop(name, None)
-            if running is not None:
-                running.provider.close()
-                if running.instrumentor is not None:
-                    _idle[name] = running
+        if _users[name] == 0 and name in _running:
+            _running.pop(name).close()
     _restore_environment()
 
 

@@ -94,14 +94,14 @@ class OtelTracer(Tracer):
         if isinstance(instrument, str):
             raise TypeError(f"instrument is a list of names, got the string {instrument!r}; put it into a list")
         self._instrument = tuple(instrument)
-        self._instrumented: list[str] = []
         self._global_provider = global_provider
         self._export_timeout_seconds = export_timeout_seconds
-        self._export: SpanExport | None = None
         self._store_timeout_seconds = store_timeout_seconds
         self._cancelled_store_timeout_seconds = cancelled_store_timeout_seconds
         self._key = create_key("lightning-trace")
         self._users = 0
+        self._undo = ExitStack()
+        """Undoes what `init` did."""
         self._provider: RecordingProvider | None = None
         self._otel_tracer: otel.Tracer | None = None
 
@@ -125,19 +125,8 @@ class OtelTracer(Tracer):
         """
         if self._users == 0:
             with ExitStack() as undo:
-                export = export_from_environment()
-                if export is not None:
-                    undo.callback(export.close, 0)
-                provider = RecordingProvider(self._key, export)
-                otel_tracer = provider.get_tracer("lightning_core")
-                if isinstance(otel_tracer, otel.NoOpTracer):
-                    raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
-                self._instrumented = start_instrumenting(self._instrument)
-                undo.pop_all()
-            if self._global_provider:
-                become_global_provider()
-            start_carrying_context()
-            self._provider, self._otel_tracer, self._export = provider, otel_tracer, export
+                self._turn_on(undo)
+                self._undo = undo.pop_all()
         self._users += 1
 
     def teardown(self) -> None:
@@ -146,13 +135,30 @@ class OtelTracer(Tracer):
             return
         self._users -= 1
         if self._users == 0:
-            stop_carrying_context()
-            stop_instrumenting(self._instrumented)
-            provider, self._provider, self._otel_tracer = self.provider, None, None
-            provider.shutdown()
-            export, self._export = self._export, None
-            if export is not None:
-                export.close(self._export_timeout_seconds)
+            self._provider = self._otel_tracer = None
+            self._undo.close()
+
+    def _turn_on(self, undo: ExitStack) -> None:
+        """Do what the first `init` does; the last `teardown` closes `undo`. A subclass has its own part around it."""
+        exports = self._exports()
+        for export in exports:
+            undo.callback(export.close, self._export_timeout_seconds)
+        provider = RecordingProvider(self._key, exports)
+        undo.callback(provider.shutdown)
+        otel_tracer = provider.get_tracer("lightning_core")
+        if isinstance(otel_tracer, otel.NoOpTracer):
+            raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
+        undo.callback(stop_instrumenting, start_instrumenting(self._instrument))
+        if self._global_provider:
+            become_global_provider()
+        start_carrying_context()
+        undo.callback(stop_carrying_context)
+        self._provider, self._otel_tracer = provider, otel_tracer
+
+    def _exports(self) -> list[SpanExport]:
+        """Return where spans go besides the store; a subclass may add to it."""
+        export = export_from_environment()
+        return [] if export is None else [export]
 
     @asynccontextmanager
     async def trace_context(

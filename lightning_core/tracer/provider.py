@@ -1,14 +1,13 @@
 """The OpenTelemetry SDK's side of the tracer: from a span that ends to the trace in which it started."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_current, get_value, set_value
-from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
@@ -22,11 +21,6 @@ _PROVIDER = create_key("lightning-provider")
 def with_provider(provider: otel.TracerProvider, context: Context) -> Context:
     """Make a context in which spans of instrumentors go to this provider."""
     return set_value(_PROVIDER, provider, context)
-
-
-def remember_provider(span: otel.Span, provider: otel.TracerProvider | None) -> None:
-    """Send the spans of instrumentors that begin below this one to this provider."""
-    setattr(span, _PROVIDER, provider)
 
 
 def become_global_provider() -> None:
@@ -110,10 +104,10 @@ class RecordingProvider(TracerProvider):
 
     Args:
         key: Under which a context has its trace.
-        export: Where the spans go besides, if anywhere.
+        exports: Where the spans go besides.
     """
 
-    def __init__(self, key: str, export: SpanExport | None) -> None:
+    def __init__(self, key: str, exports: Sequence[SpanExport]) -> None:
         unlimited = SpanLimits.UNSET
         super().__init__(
             sampler=sampling.ALWAYS_ON,
@@ -130,15 +124,9 @@ class RecordingProvider(TracerProvider):
                 max_span_attribute_length=unlimited,
             ),
         )
-        self._converted: tuple[SdkResource, OtelResource] | None = None
-        super().add_span_processor(_TraceRecorder(self, key, export))
-
-    def converted(self, resource: SdkResource) -> OtelResource:
-        """Convert a resource. All spans of a provider share one, so that the last one is remembered."""
-        known = self._converted
-        if known is None or known[0] is not resource:
-            known = self._converted = (resource, OtelResource.from_opentelemetry(resource))
-        return known[1]
+        self.converted_resource = OtelResource.from_opentelemetry(self.resource)
+        """The resource that all of its spans share."""
+        super().add_span_processor(_TraceRecorder(self, key, exports))
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -149,11 +137,11 @@ def trace_in(key: str, context: Context) -> Trace | None:
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
-    def __init__(self, provider: RecordingProvider, key: str, export: SpanExport | None) -> None:
+    def __init__(self, provider: RecordingProvider, key: str, exports: Sequence[SpanExport]) -> None:
         # The provider holds its processors.
         self._provider = ref(provider)
         self._key = key
-        self._export = export
+        self._exports = exports
         # The SDK ends a span with a copy of it. A span that is never ended goes with its last reference.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
 
@@ -163,7 +151,7 @@ class _TraceRecorder(SpanProcessor):
         trace = trace or self._trace_of(get_current())
         if trace is not None:
             setattr(span, self._key, trace)
-            remember_provider(span, self._provider())
+            setattr(span, _PROVIDER, self._provider())  # for what instrumentors begin below it
             self._open[span.get_span_context().span_id] = span
 
     def _trace_of(self, context: Context) -> Trace | None:
@@ -181,17 +169,17 @@ class _TraceRecorder(SpanProcessor):
             trace.drop(span.name)
             return
         provider = self._provider()
-        resource = None if provider is None else trace.resource(provider.converted(span.resource))
+        resource = None if provider is None else trace.resource(provider.converted_resource)
         try:
             recorded = Span.from_opentelemetry(
                 span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
             )
         except Exception as exc:
-            trace.discard(span.name, exc)
+            trace.drop(span.name, exc)
         else:
             trace.record(recorded)
-            if self._export is not None:
-                self._export.add(span, trace)
+            for export in self._exports:
+                export.add(span, recorded, trace)
 
 
 class _RandomIds(IdGenerator):

@@ -138,15 +138,25 @@ class Trace:
             raise TracerError("this trace is not of an OpenTelemetry tracer; take an OtelTracer to make spans by hand")
         return self.otel_tracer
 
-    def drop(self, span_name: str) -> None:
-        """Count a span that ended too late."""
+    def drop(self, span_name: str, error: Exception | None = None) -> None:
+        """Count a span that ended too late, or could not be read: with this error."""
         with self._lock:
             self._dropped += 1
-            first, self._lateness_logged = not self._lateness_logged, True
+            first = error is None and not self._lateness_logged
+            self._lateness_logged |= first
             lose = self._loss_listener
         if lose is not None:
             lose(1)
-        if first:
+        if error is not None:
+            logger.error(
+                "lightning.unreadable_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r",
+                self.name,
+                self.rollout_id,
+                self.attempt_id,
+                span_name,
+                exc_info=error,
+            )
+        elif first:
             logger.warning(
                 "lightning.late_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r; the trace is closed, "
                 "and whatever else its threads and tasks still emit is dropped and counted too",
@@ -155,22 +165,6 @@ class Trace:
                 self.attempt_id,
                 span_name,
             )
-
-    def discard(self, span_name: str, error: Exception) -> None:
-        """Count a span that could not be read."""
-        with self._lock:
-            self._dropped += 1
-            lose = self._loss_listener
-        if lose is not None:
-            lose(1)
-        logger.error(
-            "lightning.unreadable_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r",
-            self.name,
-            self.rollout_id,
-            self.attempt_id,
-            span_name,
-            exc_info=error,
-        )
 
     def listen(
         self, listener: Callable[[], None] | None, deliver: Callable[[], Awaitable[object]] | None = None

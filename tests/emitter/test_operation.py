@@ -1,12 +1,10 @@
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from opentelemetry import trace as otel
 
 from lightning_core.emitter import emit_message, operation
 from lightning_core.errors import NoActiveTracer
@@ -170,126 +168,16 @@ async def test_many_calls_at_once_have_a_span_each(tracer: OtelTracer) -> None:
         assert message.attributes["agentlightning.message.body"] == f"in {number}"
 
 
-@operation
-def count_to(last: int) -> Generator[int, str | None, str]:
-    told = []
-    for number in range(1, last + 1):
-        emit_message(f"before {number}")
-        try:
-            told.append((yield number))
-        except KeyError:
-            told.append("an error")
-    return str(told)
-
-
-@operation
-async def count_to_async(last: int) -> AsyncGenerator[int, str | None]:
-    for number in range(1, last + 1):
-        await asyncio.sleep(0)
-        emit_message(f"before {number}")
-        try:
-            said = yield number
-        except KeyError:
-            said = "an error"
-        if said:
-            emit_message(said)
-
-
-async def test_generator_is_in_its_span_and_its_consumer_is_not(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace:
-        for number in count_to(2):
-            assert otel.get_current_span() is otel.INVALID_SPAN
-            emit_message(f"got {number}")
-    around = the_operation(trace)
-    parents = {span.attributes.get("agentlightning.message.body"): span.parent_id for span in trace.spans}
-    assert parents["before 1"] == parents["before 2"] == around.span_id
-    assert parents["got 1"] is parents["got 2"] is None
-    assert list(around.attributes[OUTPUT]) == [1, 2]
-    assert around.attributes[f"{INPUT}.last"] == 2
-
-
-async def test_generator_gets_what_is_sent_and_thrown_and_returns(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace:
-        numbers = count_to(3)
-        assert next(numbers) == 1
-        assert numbers.send("one") == 2
-        assert numbers.throw(KeyError()) == 3
-        with pytest.raises(StopIteration, match=r"\['one', 'an error', 'three'\]"):
-            numbers.send("three")
-    assert the_operation(trace).status.status_code == "OK"
-
-
-async def test_generator_that_is_left_early_ends_its_span_well(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace:
-        numbers = count_to(100)
-        assert next(numbers) == 1
-        assert the_open_operations(trace) == []
-        numbers.close()
-    assert the_operation(trace).status.status_code == "OK"
-    assert list(the_operation(trace).attributes[OUTPUT]) == [1]
-
-
-def the_open_operations(trace: Trace) -> list[Span]:
-    return [span for span in trace.spans if span.name == AGL_OPERATION]
-
-
-async def test_async_generator_is_in_its_span_and_its_consumer_is_not(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace, aclosing(count_to_async(3)) as numbers:
-        assert await anext(numbers) == 1
-        assert otel.get_current_span() is otel.INVALID_SPAN
-        assert await numbers.asend("hello") == 2
-        assert await numbers.athrow(KeyError()) == 3
-    around = the_operation(trace)
-    messages = [span for span in trace.spans if span is not around]
-    assert [span.attributes["agentlightning.message.body"] for span in messages] == [
-        "before 1",
-        "hello",
-        "before 2",
-        "an error",
-        "before 3",
-    ]
-    assert {span.parent_id for span in messages} == {around.span_id}
-    assert list(around.attributes[OUTPUT]) == [1, 2, 3]
-    assert around.status.status_code == "OK"
-
-
-async def test_async_generator_that_raises_or_is_cancelled_fails(tracer: OtelTracer) -> None:
-    @operation
-    async def hang() -> AsyncGenerator[int, None]:
+def test_generator_is_refused_with_what_to_do_instead() -> None:
+    def count() -> Generator[int, None, None]:
         yield 1
-        await asyncio.Event().wait()
 
-    async def consume() -> None:
-        async for _ in hang():
-            pass
+    async def count_async() -> AsyncGenerator[int, None]:
+        yield 1
 
-    async with tracer.trace_context() as trace:
-        task = asyncio.create_task(consume())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert the_operation(trace).status.description == "CancelledError"
-
-
-def test_endless_generator_keeps_the_first_thousand_items() -> None:
-    kept: list[dict[str, Any]] = []
-
-    class Spy:
-        def __str__(self) -> str:
-            kept.append({})
-            return "spied"
-
-    @operation(propagate=False)
-    def endless() -> Generator[Spy, None, None]:
-        while True:
-            yield Spy()
-
-    spies = endless()
-    for _ in range(1_500):
-        next(spies)
-    spies.close()
-    assert len(kept) == 1_000
+    for generator in (count, count_async):
+        with pytest.raises(TypeError, match=r"cannot decorate the generator .*count.*; write `with operation\(\):`"):
+            operation(generator)
 
 
 def test_any_python_value_can_be_input_and_output() -> None:

@@ -50,19 +50,6 @@ async def test_spans_go_to_the_active_tracer(tracer: OtelTracer) -> None:
     assert len(trace.spans) == 1
 
 
-def test_store_of_the_last_initialised_worker_counts_until_it_is_torn_down() -> None:
-    tracer = OtelTracer()
-    first, second = object(), object()
-    tracer.init_worker(0, first)  # type: ignore[arg-type]
-    tracer.init_worker(1, second)  # type: ignore[arg-type]
-    tracer.init_worker(2)
-    assert tracer.store is second
-    tracer.teardown_worker(1)
-    assert tracer.store is first
-    tracer.teardown_worker(0)
-    assert tracer.store is None
-
-
 def test_lifespan_tears_down_after_an_error() -> None:
     tracer = OtelTracer()
 

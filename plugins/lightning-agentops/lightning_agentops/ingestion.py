@@ -20,11 +20,10 @@ from lightning_http.service import Limits, Service
 from lightning_http.traces import keep_traces
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 from lightning_http.wire import from_any_json
-from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
+from lightning_proxy.owner import Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -40,7 +39,6 @@ logger = logging.getLogger(__name__)
 TOKEN_PATH = "/v3/auth/token"
 METRICS_PATH = "/v1/metrics"
 UPLOAD_PATHS = ("/v4/logs/upload/", "/v4/objects/upload/")
-HEALTH_PATH = "/health"
 
 _STOP_SECONDS = 5.0
 _NO_KEY_TOKEN = "no-key-needed"
@@ -53,9 +51,8 @@ class AgentOpsServer(Startable):
         async with AgentOpsServer(store) as server:
             environment = server.variables(rollout_id, attempt_id, key)
 
-    Which attempt spans belong to is said by the URL, `<url>/rollout/<id>/attempt/<id>`, by the attempt's own key, by
-    the headers `x-rollout-id` and `x-attempt-id`, or by the attributes `agentlightning.rollout_id` and
-    `agentlightning.attempt_id` of a span or its resource.
+    Which attempt spans belong to is said by the URL, `<url>/rollout/<id>/attempt/<id>`, by the attempt's own key, or by
+    the attributes `agentlightning.rollout_id` and `agentlightning.attempt_id` of a span or its resource.
 
     Args:
         store: Where spans go. It is not closed.
@@ -75,16 +72,12 @@ class AgentOpsServer(Startable):
         self._service = Service(store, Keys(key), Limits(), local_only=key is None)
         self._app = Starlette(
             routes=[
-                Route(HEALTH_PATH, self._health),
                 Route(TOKEN_PATH, self._token, methods=["POST"]),
                 Route(TRACES_PATH, self._traces, methods=["POST"]),
                 Route(METRICS_PATH, self._metrics, methods=["POST"]),
                 *(Route(path, self._upload, methods=["POST"]) for path in UPLOAD_PATHS),
             ],
-            exception_handlers={
-                HTTPException: _answer_unknown,
-                **dict.fromkeys((StoreError, BodyRefused, ClientGone, Exception), _answer_error),
-            },
+            exception_handlers=dict.fromkeys((StoreError, BodyRefused, ClientGone, Exception), _answer_error),
         )
         self._app.router.redirect_slashes = False
         self._host = host
@@ -162,15 +155,10 @@ class AgentOpsServer(Startable):
         call = Call.identified(self._service, request.headers)
         addressed: Addressed = request.state.addressed
         rollout_id, attempt_id = addressed.rollout_id, addressed.attempt_id
-        if rollout_id is None or attempt_id is None:
-            rollout_id, attempt_id = request.headers.get(ROLLOUT_HEADER), request.headers.get(ATTEMPT_HEADER)
         if not rollout_id or not attempt_id:
             return call
         call.identity.require_attempt(rollout_id, attempt_id)
         return replace(call, identity=Identity(Role.ATTEMPT, call.identity.run_id, rollout_id, attempt_id))
-
-    async def _health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
 
     async def _token(self, request: Request) -> Response:
         """Give a token for a key: the key itself, so that it is looked at again with everything that is sent."""
@@ -178,8 +166,6 @@ class AgentOpsServer(Startable):
             key = from_any_json(await self._body(request))["api_key"]
         except (ValueError, KeyError, TypeError) as exc:
             raise InvalidRequest('the body is {"api_key": "..."}, as JSON') from exc
-        if not isinstance(key, str):
-            raise InvalidRequest('the body is {"api_key": "..."}, as JSON')
         try:
             self._service.keys.identify(f"Bearer {key}", time.time())
         except Unauthorized as exc:
@@ -223,11 +209,3 @@ def _log_rejected(answer: Response) -> None:
 
 async def _answer_error(request: Request, exc: Exception) -> Response:
     return answer_error(exc)
-
-
-async def _answer_unknown(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, HTTPException)
-    message = f"there is no {request.url.path!r} here; this is the ingestion API of AgentOps"
-    if exc.status_code == 405:
-        message = f"this does not take {request.method}"
-    return JSONResponse({"error": message}, exc.status_code, exc.headers)

@@ -1,17 +1,13 @@
 """AgentOps' service: a key becomes a token, and with that spans are sent by OpenTelemetry's protocol."""
 
 from typing import Any
-from weakref import WeakValueDictionary
 
 import requests
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanProcessor
 from requests.auth import AuthBase
 
 from lightning_core.errors import ConfigError
-from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.export import SpanExport
 
 API_URL = "https://api.agentops.ai"
@@ -24,8 +20,8 @@ _REQUEST_SECONDS = 10.0
 _UNAUTHORIZED = (401, 403)
 
 
-class Service(SpanProcessor):
-    """Sends the spans of traces to AgentOps, from a thread of its own, until it is stopped.
+class Service:
+    """Where spans are sent, and by which key.
 
     A service that is slow or refuses the key costs the agents nothing: what it does not take is logged, and dropped.
 
@@ -49,31 +45,10 @@ class Service(SpanProcessor):
             if not isinstance(url, str) or not url.startswith(("http://", "https://")):
                 raise ConfigError(f"{name} is {url!r}; it is a URL that begins with http:// or https://")
         self._exporter = (api_key.strip(), endpoint.rstrip("/"), exporter_endpoint)
-        self._export: SpanExport | None = None
-        # Weak: a span that never ends would keep its trace, with all that was said.
-        self._traces: WeakValueDictionary[int, Trace] = WeakValueDictionary()
 
-    def start(self) -> None:
-        """Take spans; connects to nothing before there is one."""
-        self._export = SpanExport(AgentOpsExporter(*self._exporter))
-
-    def stop(self, timeout_seconds: float) -> None:
-        """Send what is left, for at most so long."""
-        export, self._export = self._export, None
-        if export is not None:
-            export.close(timeout_seconds)
-
-    def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Remember the trace in which the span starts."""
-        if (trace := current_trace()) is not None:
-            self._traces[span.get_span_context().span_id] = trace
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Send it, if its trace is still open."""
-        context = span.get_span_context()
-        trace = self._traces.pop(context.span_id, None) if context is not None else None
-        if trace is not None and not trace.closed and self._export is not None:
-            self._export.add(span, trace)
+    def export(self) -> SpanExport:
+        """Return what sends spans; it connects to nothing before there is one."""
+        return SpanExport(AgentOpsExporter(*self._exporter))
 
 
 class AgentOpsExporter(OTLPSpanExporter):

@@ -13,7 +13,8 @@ from lightning_agentops.service import API_URL, TRACES_URL, Service
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError
 from lightning_core.tracer import OtelTracer, Trace
-from lightning_core.tracer.exclusive import ProcessClaim, claim_process
+from lightning_core.tracer.exclusive import claim_process
+from lightning_core.tracer.export import SpanExport
 from lightning_core.tracer.provider import RoutingProvider
 
 
@@ -50,7 +51,9 @@ class AgentOpsTracer(OtelTracer):
     It needs no account, and sends nothing anywhere unless it is given a key: AgentOps is not initialised, only its
     instrumentation is used. Everything else is as with `OtelTracer`, which turns on OpenTelemetry's instrumentors
     instead; those are off here. From the first `init` of a process on the libraries are patched; outside of this
-    tracer's traces their calls make no spans.
+    tracer's traces their calls make no spans. `init` is refused where another version of agentops is installed, the
+    program has called `agentops.init()`, or the tracer `weave` is at work. Patches stay after `teardown`, and record
+    nothing.
 
     Args:
         api_key: A key of AgentOps' service: then spans go there too. It is never taken from the environment.
@@ -104,43 +107,17 @@ class AgentOpsTracer(OtelTracer):
             )
         elif endpoint is not None or exporter_endpoint is not None:
             raise ConfigError("endpoint and exporter_endpoint are for spans that go to a service; give api_key= too")
-        self._service_timeout_seconds = export_timeout_seconds
-        self._claim: ProcessClaim | None = None
 
-    def init(self) -> None:
-        """See `OtelTracer.init`.
-
-        Raises:
-            TracerError: Also when another version of agentops is installed, the program has called `agentops.init()`,
-                or the tracer `weave` is at work.
-        """
-        if self._users > 0:
-            super().init()
-            return
-        with ExitStack() as undo:
-            claim = undo.enter_context(claim_process(NAME, not_beside=_NOT_BESIDE))
-            with _lock:
-                _instrumentation.start()
-            super().init()
-            undo.pop_all()
-        self._claim = claim
+    def _turn_on(self, undo: ExitStack) -> None:
+        undo.enter_context(claim_process(NAME, not_beside=_NOT_BESIDE))
+        with _lock:
+            _instrumentation.start()
+        super()._turn_on(undo)
         _provider.targets.add(self.provider)
-        if self._service is not None:
-            self._service.start()
-            self.provider.add_span_processor(self._service)
+        undo.callback(_provider.targets.discard, self.provider)
 
-    def teardown(self) -> None:
-        """See `OtelTracer.teardown`. AgentOps' patches stay, and record nothing."""
-        if self._users != 1:
-            super().teardown()
-            return
-        _provider.targets.discard(self.provider)
-        with ExitStack() as undo:
-            if self._claim is not None:
-                undo.callback(self._claim.release)
-            undo.callback(super().teardown)
-            if self._service is not None:
-                undo.callback(self._service.stop, self._service_timeout_seconds)
+    def _exports(self) -> list[SpanExport]:
+        return super()._exports() + ([] if self._service is None else [self._service.export()])
 
     def _open(self, trace: Trace) -> AbstractContextManager[Any]:
         """With `api_key`, a span `<name>.session` is around the block: without one the service shows each call alone.

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from agentops_parts import CHAT, Attempt, begin
+from lightning_agentops.__main__ import main
 from lightning_agentops.ingestion import AgentOpsServer
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.auth import Keys
@@ -22,7 +22,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from packaging.version import Version
 
 from lightning_core.errors import ConfigError, StoreError, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
@@ -103,14 +102,12 @@ async def test_so_does_the_key_of_an_attempt(
     assert [span.name for span in await attempt.spans()] == ["mine"]
 
 
-async def test_so_do_headers_and_attributes_of_the_resource(
+async def test_so_do_attributes_of_the_resource(
     server: AgentOpsServer, http: aiohttp.ClientSession, attempt: Attempt
 ) -> None:
-    headers = {"x-rollout-id": attempt.rollout_id, "x-attempt-id": attempt.attempt_id}
-    assert await post(http, f"{server.url}/v1/traces", otlp("by header"), **headers) == (200, b"")
     ids = {"agentlightning__rollout_id": attempt.rollout_id, "agentlightning__attempt_id": attempt.attempt_id}
     assert await post(http, f"{server.url}/v1/traces", otlp("by resource", **ids)) == (200, b"")
-    assert [span.name for span in await attempt.spans()] == ["by header", "by resource"]
+    assert [span.name for span in await attempt.spans()] == ["by resource"]
 
 
 async def test_spans_of_nobody_are_refused_and_that_is_logged(
@@ -160,47 +157,29 @@ async def test_what_is_not_kept_is_answered_with_a_token_and_without(
     store: InMemoryLightningStore, http: aiohttp.ClientSession, key: str
 ) -> None:
     async with AgentOpsServer(store, key=key) as server:
-        await _send_what_is_not_kept(server, http)
-
-
-async def _send_what_is_not_kept(server: AgentOpsServer, http: aiohttp.ClientSession) -> None:
-    status, said = await post(http, f"{server.url}/rollout/r/attempt/a/v4/logs/upload/", {"body": "printed"})
-    assert (status, said["size"]) == (200, len(b'{"body": "printed"}'))
-    assert (await post(http, f"{server.url}/v4/objects/upload/", {"body": "x"}))[0] == 200
-    assert await post(http, f"{server.url}/v1/metrics", b"\x0a\x00") == (200, b"")
-    async with http.get(f"{server.url}/health") as answer:
-        assert (answer.status, await answer.json()) == (200, {"status": "ok"})
+        status, said = await post(http, f"{server.url}/rollout/r/attempt/a/v4/logs/upload/", {"body": "printed"})
+        assert (status, said["size"]) == (200, len(b'{"body": "printed"}'))
+        assert (await post(http, f"{server.url}/v4/objects/upload/", {"body": "x"}))[0] == 200
+        assert await post(http, f"{server.url}/v1/metrics", b"\x0a\x00") == (200, b"")
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "told"),
-    [
-        ("/v3/auth/token", b"no json", 400, "api_key"),
-        ("/v3/auth/token", {"api_key": 7}, 400, "api_key"),
-        ("/v3/auth/token", [], 400, "api_key"),
-        ("/v1/traces", b"\xff\xff", 400, None),
-        ("/v2/sessions", {}, 404, "there is no '/v2/sessions' here"),
-    ],
+    ("path", "body"),
+    [("/v3/auth/token", b"no json"), ("/v3/auth/token", []), ("/v1/traces", b"\xff\xff")],
 )
 async def test_bad_input_gets_an_answer(
-    server: AgentOpsServer, http: aiohttp.ClientSession, path: str, body: Any, status: int, told: str | None
+    server: AgentOpsServer, http: aiohttp.ClientSession, path: str, body: Any
 ) -> None:
     found, said = await post(http, f"{server.url}{path}", body)
-    assert found == status
+    assert found == 400
     assert "Traceback" not in str(said)
-    assert told is None or told in str(said)
+    assert "api_key" in str(said) or path == "/v1/traces"
 
 
-async def test_only_post_is_taken_and_only_this_machine_is_answered_without_a_key(
-    server: AgentOpsServer, http: aiohttp.ClientSession
-) -> None:
-    async with http.get(f"{server.url}/v1/traces") as answer:
-        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+async def test_only_this_machine_is_answered_without_a_key(server: AgentOpsServer, http: aiohttp.ClientSession) -> None:
     for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "same-site"}):
         async with http.post(f"{server.url}/v1/traces", headers=headers) as answer:
             assert answer.status == 403
-    with pytest.raises(aiohttp.WSServerHandshakeError):
-        await http.ws_connect(server.url)
 
 
 async def test_a_store_that_is_gone_is_said_so_and_a_bug_tells_nothing(
@@ -260,12 +239,12 @@ agentops.end_trace()
 """
 
 
-async def run_program(command: list[str], folder: Path, **variables: str) -> str:
+async def run_program(folder: Path, **variables: str) -> str:
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
     own = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTOPS_", "OTEL_"))}
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, *command, "program.py"],
+        [sys.executable, "-m", "lightning_agentops", "program.py"],
         cwd=folder,
         env={**own, **variables},
         capture_output=True,
@@ -285,7 +264,7 @@ async def test_a_program_that_initialises_agentops_reports_into_the_store(
     async with AgentOpsServer(store, key=KEY if with_key else "") as server:
         key = key_of(attempt, store.run_id) if with_key else None
         variables = server.variables(attempt.rollout_id, attempt.attempt_id, key)
-        printed = await run_program(["-m", "lightning_agentops"], tmp_path, MODEL_URL=engine.url, **variables)
+        printed = await run_program(tmp_path, MODEL_URL=engine.url, **variables)
     assert printed.splitlines()[0] == "ok"
     chat, step, session = sorted(await attempt.spans(), key=lambda span: span.end_time or 0.0)
     assert [chat.name, step.name, session.name] == [CHAT, "step.task", "of the program.session"]
@@ -294,28 +273,10 @@ async def test_a_program_that_initialises_agentops_reports_into_the_store(
     assert call.answers[0]["content"] == "ok"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    Version(version("opentelemetry-exporter-otlp-proto-http")) >= Version("1.45"),
-    reason="AgentOps' own exporter sends nothing with this OpenTelemetry; lightning_agentops runs the program then",
-)
-async def test_with_an_older_opentelemetry_the_program_is_run_as_it_is(
-    store: InMemoryLightningStore, attempt: Attempt, engine: FakeEngine, tmp_path: Path
-) -> None:
-    async with AgentOpsServer(store, key="") as server:
-        variables = server.variables(attempt.rollout_id, attempt.attempt_id)
-        await run_program([], tmp_path, MODEL_URL=engine.url, **variables)
-    assert CHAT in [span.name for span in await attempt.spans()]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"), [([], "usage: python -m lightning_agentops PROGRAM"), (["none.py"], "none.py is not a file")]
-)
-def test_what_is_no_program_is_refused(arguments: list[str], told: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_agentops", *arguments], capture_output=True, text=True, timeout=200
-    )
-    assert (done.returncode, told in done.stderr) == (1, True)
+def test_what_is_no_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["lightning_agentops", "none.py"])
+    with pytest.raises(SystemExit, match=r"usage: python -m lightning_agentops PROGRAM .*'none.py' is not"):
+        main()
 
 
 # The command
@@ -361,10 +322,7 @@ async def test_the_command_serves_for_a_store_server_until_it_is_told_to_end(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "--store"),
         (["--store", "http://127.0.0.1:9", "--key", ""], "--key is empty"),
-        (["--store", "http://127.0.0.1:9", "--host", "0.0.0.0"], "so the server needs a key"),
-        (["--store", "ftp://x"], "ftp://x"),
         (["--store", "http://127.0.0.1:9"], "the store at http://127.0.0.1:9 cannot be used"),
     ],
 )

@@ -1,10 +1,8 @@
 """With a key, spans go to AgentOps' service too: here to a small server that answers as its API is documented."""
 
 import asyncio
-import gc
 import gzip
 import logging
-import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +13,9 @@ import pytest
 from agentops_parts import CHAT, USER, Attempt
 from aiohttp import web
 from lightning_agentops import AgentOpsTracer
-from lightning_agentops.service import Service
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_core.errors import ConfigError
-from lightning_core.tracer import OtelTracer
 
 KEY = "0a1b2c3d-0000-4000-8000-5ec4e75ec4e7"
 
@@ -139,25 +135,6 @@ async def test_a_password_in_netrc_does_not_take_the_tokens_place(
     monkeypatch.setenv("NETRC", str(netrc))
     await trace(tracer_to(service), attempt, client)
     assert [authorization for authorization, _ in service.requests] == ["Bearer jwt-1"]
-
-
-async def test_a_span_that_never_ends_does_not_keep_its_trace() -> None:
-    service = Service(KEY, "http://127.0.0.1:9", "http://127.0.0.1:9")
-    service.start()
-    tracer = OtelTracer(instrument=())
-    with tracer.lifespan():
-        tracer.provider.add_span_processor(service)
-        async with tracer.trace_context() as left:
-            tracer.provider.get_tracer("test").start_span("never ended")
-            assert len(service._traces) == 1
-        async with tracer.trace_context():  # the context has the last trace, for `get_last_trace`
-            pass
-        gone = weakref.ref(left)
-        del left
-        gc.collect()
-        assert gone() is None
-        assert len(service._traces) == 0
-    service.stop(0)
 
 
 async def test_headers_for_another_collector_do_not_reach_the_service(

@@ -74,8 +74,9 @@ def test_it_is_refused_beside_weave_and_says_why() -> None:
     ):
         AgentOpsTracer().init()
     with AgentOpsTracer().lifespan(), pytest.raises(TracerError, match=r"'weave' cannot work .* 'agentops'"):
-        claim_process("weave")
-    claim_process("weave").release()
+        claim_process("weave").__enter__()
+    with claim_process("weave"):
+        pass
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

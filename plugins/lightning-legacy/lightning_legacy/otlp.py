@@ -4,13 +4,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from lightning_core.former import import_plugin
-from lightning_core.tracer.export import attempt_resource, with_resource
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.tracer.export import readable
 from lightning_core.types import Span
 
+ROLLOUT_ID = LightningResourceAttributes.ROLLOUT_ID.value
+ATTEMPT_ID = LightningResourceAttributes.ATTEMPT_ID.value
 PROTOBUF_CT = "application/x-protobuf"
 
 
@@ -46,8 +50,12 @@ class LightningStoreOTLPExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send spans; see `SpanExporter`."""
         if self.rollout_id is not None:
-            ids = attempt_resource(self.rollout_id, self.attempt_id)
-            spans = [with_resource(span, span.resource.merge(ids)) for span in spans]
+            ids = {ROLLOUT_ID: self.rollout_id, ATTEMPT_ID: self.attempt_id or ""}
+            recorded = [Span.from_opentelemetry(span, "", "", 0) for span in spans]
+            spans = [
+                readable(each, resource=span.resource.merge(Resource(ids)), like=span)
+                for each, span in zip(recorded, spans, strict=True)
+            ]
         elif self.should_bypass():
             return SpanExportResult.SUCCESS
         self._exporter = self._exporter or OTLPSpanExporter(endpoint=self.endpoint, **self._options)

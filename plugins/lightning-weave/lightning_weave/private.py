@@ -3,7 +3,6 @@
 Made for weave 0.54. Importing this module does not import Weave, which takes seconds.
 """
 
-import atexit
 import importlib
 import os
 import sys
@@ -181,50 +180,6 @@ def answer(kind: str, **fields: Any) -> Any:
     from weave.vendor.weave_server_sdk import types
 
     return getattr(types, kind)(**fields)
-
-
-def known_key() -> str | None:
-    """Return the key of Weave's service that the environment, or the user's netrc, has."""
-    from weave.trace.env import weave_wandb_api_key
-
-    return weave_wandb_api_key()
-
-
-def connect(entity: str, project: str, api_key: str) -> tuple[Any, str]:
-    """Return a client of Weave's service, which sends calls in batches, and the project's name as the service has it.
-
-    Waits for the service; raises whatever Weave raises when it cannot be reached, or refuses.
-    """
-    from weave.trace.weave_init import init_weave_get_server
-    from weave.wandb_interface.auth import ApiKeyCredentials
-
-    remote = init_weave_get_server(ApiKeyCredentials(api_key))
-    for processor in _processors(remote):
-        # `flush` does it, with a deadline; a process should not wait at its end for a service that hangs.
-        atexit.unregister(processor.stop_accepting_new_work_and_flush_queue)
-    try:
-        # The project is made by W&B's other API, which takes the key from the environment; and it uses a GraphQL
-        # client in a way that the latter warns of.
-        with environment(WANDB_API_KEY=api_key), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = remote.ensure_project_exists(entity, project)
-    except BaseException:
-        flush(remote)
-        raise
-    return remote, found.project_name
-
-
-def flush(remote: Any) -> None:
-    """Send what a client of Weave's service has not sent yet, and close it. Waits for the service."""
-    try:
-        for processor in _processors(remote):
-            processor.stop_accepting_new_work_and_flush_queue()
-    finally:
-        remote._stainless_client.close()
-
-
-def _processors(remote: Any) -> list[Any]:
-    return [processor for processor in (remote.call_processor, remote.feedback_processor) if processor is not None]
 
 
 PLAIN_SETTINGS = {

@@ -22,7 +22,6 @@ from lightning_core.semconv import LightningSpanAttributes
 from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.provider import RoutingProvider
 from lightning_weave import private
-from lightning_weave.forwarding import Forwarding
 
 if TYPE_CHECKING:
     from weave.trace.call import Call
@@ -108,22 +107,8 @@ def _dialect(request: Mapping[str, Any], output: Any, failed: bool) -> Dialect |
 def _model_call(dialect: Dialect, request: dict[str, Any], output: Any) -> dict[str, Any]:
     answer = Answer()
     if isinstance(output, dict):
-        answer = dialect.read(_of_stream(output) if request.get("stream") else output)
+        answer = dialect.read(output)
     return attributes_of(dialect, request, answer, Capture())
-
-
-def _of_stream(answer: dict[str, Any]) -> dict[str, Any]:
-    """Make a whole answer of what Weave 0.54 assembled of a stream.
-
-    It keeps the log-probabilities of the last piece only, so they are left out; and where a piece had some, it does
-    not turn the sum of the pieces into a message.
-    """
-    choices = []
-    for choice in answer.get("choices") or ():
-        if isinstance(choice, dict):
-            kept = {name: value for name, value in choice.items() if name not in ("logprobs", "delta")}
-            choices.append({"message": choice.get("delta")} | kept)
-    return answer | ({"choices": choices} if choices else {})
 
 
 _FRAME = create_key("lightning-weave-call")
@@ -150,15 +135,11 @@ class RecordingServer:
     """Stands where Weave's client expects its service, in this process.
 
     A call becomes a span of the trace in which it begins; outside of traces it is not recorded. The client asks in
-    the context of the traced function, so that the span can be the current one while the function runs.
-
-    Args:
-        forwarding: Takes everything to Weave's service too; None for offline work. What only the service can answer
-            is an error then.
+    the context of the traced function, so that the span can be the current one while the function runs. What only the
+    service can answer is an error.
     """
 
-    def __init__(self, forwarding: Forwarding | None) -> None:
-        self._forwarding = forwarding
+    def __init__(self) -> None:
         self._provider = RoutingProvider()
         self._tracer = self._provider.get_tracer("weave")
         self._lock = threading.Lock()
@@ -169,7 +150,6 @@ class RecordingServer:
     def call_start(self, request: Mapping[str, Any]) -> Any:
         """Begin the span of a call."""
         start = request["start"]
-        self._forward("call_start", request)
         span = self._tracer.start_span(
             op_name(start["op_name"]), attributes=beginning(start), start_time=_nanoseconds(start["started_at"])
         )
@@ -181,7 +161,6 @@ class RecordingServer:
     def call_end(self, request: Mapping[str, Any]) -> object:
         """End the span of a call."""
         end = request["end"]
-        self._forward("call_end", request)
         with self._lock:
             call = self._open.pop(end["id"], None)
         if call is not None:
@@ -236,20 +215,17 @@ class RecordingServer:
 
     def obj_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has an object."""
-        self._forward("obj_create", request)
         return private.answer(
             "ObjectCreateResponse", digest=private.digests().compute_object_digest(request["obj"]["val"])
         )
 
     def file_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a file."""
-        self._forward("file_create", request)
         _, content = request["file"]
         return private.answer("FileCreateResponse", digest=private.digests().compute_file_digest(content))
 
     def table_create(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a table."""
-        self._forward("table_create", request)
         rows = [private.digests().compute_row_digest(row) for row in request["table"]["rows"]]
         return private.answer(
             "TableCreateResponse", digest=private.digests().compute_table_digest(rows), row_digests=rows
@@ -257,35 +233,26 @@ class RecordingServer:
 
     def table_create_from_digests(self, request: Mapping[str, Any]) -> Any:
         """Say under which digest the service has a table of rows that it knows."""
-        self._forward("table_create_from_digests", request)
         return private.answer(
             "TableCreateFromDigestsResponse", digest=private.digests().compute_table_digest(request["row_digests"])
         )
 
     def feedback_create(self, request: Mapping[str, Any]) -> Any:
         """Record nothing: feedback is about what the service keeps."""
-        self._forward("feedback_create", request)
         fields = {"id": request.get("id") or secrets.token_hex(16), "created_at": datetime.now(UTC)}
         return private.answer("FeedbackCreateResponse", **fields, wb_user_id="", payload=dict(request["payload"]))
 
     def __getattr__(self, name: str) -> Any:
-        """Ask the service what only it can answer."""
+        """Refuse what only the service can answer."""
         if name not in private.server_methods():
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if self._forwarding is not None:
-            return getattr(self._forwarding.remote, name)
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
             raise TracerError(
-                f"Weave's service was asked for {name!r}, and this tracer works offline; "
-                "give it a project, WeaveTracer(project='entity/project'), or leave that out"
+                f"Weave's service was asked for {name!r}, and the tracer 'weave' works offline; leave that out"
             )
 
         return refuse
-
-    def _forward(self, method: str, request: Mapping[str, Any]) -> None:
-        if self._forwarding is not None:
-            self._forwarding.send(method, request)
 
 
 def _frame_of(context: Any) -> _Frame | None:
@@ -317,10 +284,5 @@ def _stack(frames: Any) -> str:
 
 
 def _nanoseconds(moment: Any) -> int:
-    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    # Exact, where a float would lose microseconds.
-    since = at - _EPOCH
-    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    at: datetime = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return round(at.timestamp() * 1_000_000) * 1_000

@@ -94,7 +94,6 @@ async def test_a_streamed_answer_keeps_what_weave_keeps(tracer: WeaveTracer, cli
             model="small",
             messages=user("Where?"),
             stream=True,
-            logprobs=True,
             stream_options={"include_usage": True},
             extra_body={"return_token_ids": True},
         )

@@ -3,7 +3,6 @@
 import importlib
 import logging
 import os
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -59,12 +58,6 @@ def test_environment_is_set_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None
     assert "WEAVE_B" not in os.environ
 
 
-def test_weave_is_imported_once() -> None:
-    before = sys.modules["weave"]
-    private.import_weave()
-    assert sys.modules["weave"] is before is weave
-
-
 def test_error_reports_can_be_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
 
@@ -82,12 +75,6 @@ def test_error_reports_can_be_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     sentry.exception(ValueError("never sent"))
     sentry.end_session()
     assert len(sent) == 1
-
-
-@pytest.mark.parametrize(("value", "disabled"), [("true", True), ("false", False)])
-def test_whether_weave_is_switched_off_is_known(monkeypatch: pytest.MonkeyPatch, value: str, disabled: bool) -> None:
-    monkeypatch.setenv("WEAVE_DISABLED", value)
-    assert private.is_disabled() is disabled
 
 
 def test_a_client_asks_its_server_before_the_call_returns(service: Service) -> None:
@@ -113,13 +100,6 @@ def test_a_client_starts_no_threads_and_writes_no_log(monkeypatch: pytest.Monkey
     assert client._wal is None
     assert client.future_executor._executor is None
     assert client.future_executor_fastlane is None or client.future_executor_fastlane._executor is None
-
-
-def test_a_client_can_be_set_and_taken_away() -> None:
-    one, other = (private.make_client(Service(), "local", name) for name in ("one", "other"))
-    for client in (one, other, None):
-        private.set_client(client)
-        assert private.current_client() is client is weave.get_client()
 
 
 def test_entering_and_leaving_calls_is_told(service: Service) -> None:
@@ -180,36 +160,6 @@ def test_libraries_are_patched_once() -> None:
     assert all("weave" in type(function).__module__ or hasattr(function, "__wrapped__") for function in before)
     private.patch_libraries()
     assert [vars(owner)[method] for owner, method in owners] == before
-
-
-def test_what_a_client_may_ask_of_its_server_is_known() -> None:
-    assert {"call_start", "call_end", "obj_create", "file_create", "table_create"} <= private.server_methods()
-    assert "call_processor" not in private.server_methods()
-
-
-def test_digests_are_those_of_the_service() -> None:
-    # SHA-256 of the canonical JSON, or of the bytes, in base 64 for addresses.
-    digests = private.digests()
-    assert digests.compute_object_digest({"b": 1, "a": [1]}) == digests.compute_object_digest({"a": [1], "b": 1})
-    assert digests.compute_object_digest({"a": 1}) != digests.compute_object_digest({"a": 2})
-    assert len(digests.compute_file_digest(b"x")) == 43
-    rows = [digests.compute_row_digest({"q": number}) for number in (1, 2)]
-    assert len(set(rows)) == 2
-    assert digests.compute_table_digest(rows) != digests.compute_table_digest(rows[::-1])
-
-
-def test_answers_of_the_service_can_be_made() -> None:
-    assert private.answer("ObjectCreateResponse", digest="d").digest == "d"
-    assert private.answer("TableCreateResponse", digest="d", row_digests=["r"]).row_digests == ["r"]
-    assert private.answer("CallStartResponse", id="i", trace_id="t").id == "i"
-
-
-def test_a_key_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("WANDB_API_KEY", "from the environment")
-    assert private.known_key() == "from the environment"
-    monkeypatch.delenv("WANDB_API_KEY")
-    assert private.known_key() is None
 
 
 def confidential() -> str:
