@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import click
 import yaml
@@ -130,7 +130,7 @@ def check_output(output: Path | None) -> None:
         raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
 
 
-def run_job(context: click.Context, load: Callable[[Display], Job], **options: Unpack[RunOptions]) -> Job:
+def run_job(context: click.Context, load: Callable[[Display], Job], options: RunOptions) -> Job:
     """Run a job, and return it; the command ends here where the run does not succeed.
 
     Args:
@@ -188,7 +188,7 @@ def show_conclusion(context: click.Context, conclusion: Conclusion | None, *, as
         context.exit(conclusion.exit_status)
 
 
-def run_changed(context: click.Context, config: Path, changes: Mapping[str, Any], **options: Unpack[RunOptions]) -> Job:
+def run_changed(context: click.Context, config: Path, changes: Mapping[str, Any], options: RunOptions) -> Job:
     """Run the job of a config file with other values, as a run of its own, and return it.
 
     The command ends here where the run does not succeed.
@@ -211,17 +211,17 @@ def run_changed(context: click.Context, config: Path, changes: Mapping[str, Any]
         job.trainer.origin = job_origin(config, job, assignments)
         return job
 
-    return run_job(context, load, **options)
+    return run_job(context, load, options)
 
 
-def resume_run(context: click.Context, run: str, *, force: bool, **options: Unpack[RunOptions]) -> None:
+def resume_run(context: click.Context, run: str, options: RunOptions, *, force: bool) -> None:
     """Go on with a run; of one that succeeded the result is shown.
 
     Args:
         context: Of the command.
         run: Its id, the beginning of that, or the path of its folder.
-        force: Whether to go on although something has changed since.
         options: Those of the command.
+        force: Whether to go on although something has changed since.
 
     Raises:
         LightningError: When there is no such run, or it cannot go on.
@@ -263,10 +263,10 @@ def resume_run(context: click.Context, run: str, *, force: bool, **options: Unpa
             )
         return job
 
-    run_job(context, load, **options)
+    run_job(context, load, options)
 
 
-def check_only(context: click.Context, config: Path, **options: Unpack[RunOptions]) -> None:
+def check_only(context: click.Context, config: Path, options: RunOptions) -> None:
     """Check the job of a config file, print the config with all defaults, and run nothing.
 
     Raises:

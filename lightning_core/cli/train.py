@@ -1,7 +1,6 @@
 """`agl train` and `agl resume`: run what a config file describes, and go on with it."""
 
 from pathlib import Path
-from typing import Unpack
 
 import click
 
@@ -15,12 +14,7 @@ from lightning_core.cli.options import RunOptions, run_options
     overrides="Set a value over that of the file, as algorithm.beam_width=2. The value is YAML. Can be repeated."
 )
 @click.pass_context
-def train(
-    context: click.Context,
-    config: Path,
-    dry_run: bool,
-    **options: Unpack[RunOptions],
-) -> None:
+def train(context: click.Context, config: Path, dry_run: bool, options: RunOptions) -> None:
     """Make the agent of a CONFIG file better.
 
     The exit status is 0 when the run succeeded, 1 when it failed, 2 when the command or the config is wrong, 3 when
@@ -39,9 +33,9 @@ def train(
     from lightning_core.cli.job import check_only, run_changed
 
     if dry_run:
-        check_only(context, config, **options)
+        check_only(context, config, options)
     else:
-        run_changed(context, config, {}, **options)
+        run_changed(context, config, {}, options)
 
 
 @click.command()
@@ -51,7 +45,7 @@ def train(
     overrides="Set a value over those that the run was started with: a secret, which was not kept. Can be repeated."
 )
 @click.pass_context
-def resume(context: click.Context, run: str, force: bool, **options: Unpack[RunOptions]) -> None:
+def resume(context: click.Context, run: str, force: bool, options: RunOptions) -> None:
     """Go on with a RUN that was killed, interrupted or failed.
 
     Rollouts that have ended are not run again, and the algorithm continues from its last saved step. RUN is an id, the
@@ -65,4 +59,4 @@ def resume(context: click.Context, run: str, force: bool, **options: Unpack[RunO
     """
     from lightning_core.cli.job import resume_run
 
-    resume_run(context, run, force=force, **options)
+    resume_run(context, run, options, force=force)

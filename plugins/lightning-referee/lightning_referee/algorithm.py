@@ -21,8 +21,8 @@ from lightning_core.errors import ConfigError, InvalidInput, InvalidRequest, Not
 from lightning_core.store import LightningStore
 from lightning_core.store.records import digest_of
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
+from lightning_referee import KEY_VARIABLE, PORT
 from lightning_referee.comparison import LOOKS, level_of, verdict
-from lightning_referee.defaults import KEY_VARIABLE, PORT
 from lightning_referee.server import serving
 
 logger = logging.getLogger(__name__)
