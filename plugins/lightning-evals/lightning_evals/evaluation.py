@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -75,13 +75,13 @@ class SampleTrials(BaseModel):
         return 0 < len(known) < len(rewards) or (bool(known) and max(known) - min(known) > _NEARLY)
 
 
-class Record(BaseModel):
-    """What a file of JSON has."""
+class Evaluation(BaseModel):
+    """What an evaluation found, sample by sample, as its file has it."""
 
     model_config = ConfigDict(frozen=True)
 
-    called: ClassVar[str]
-    """What it is, for messages."""
+    run_id: str
+    samples: list[SampleTrials]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -93,9 +93,9 @@ class Record(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as exc:
-            raise RunFolderError(f"cannot read {cls.called} from {path}: {exc.strerror}") from exc
+            raise RunFolderError(f"cannot read an evaluation from {path}: {exc.strerror}") from exc
         except ValidationError as exc:
-            raise RunFolderError(f"{path} is not {cls.called}: {first_fault(exc)}") from exc
+            raise RunFolderError(f"{path} is not an evaluation: {first_fault(exc)}") from exc
 
     def write(self, path: Path) -> None:
         """Write it down.
@@ -104,15 +104,6 @@ class Record(BaseModel):
             RunFolderError: When that is not possible.
         """
         write_atomically(path, self.model_dump_json(indent=1) + "\n")
-
-
-class Evaluation(Record):
-    """What an evaluation found, sample by sample, as its file has it."""
-
-    called: ClassVar = "an evaluation"
-
-    run_id: str
-    samples: list[SampleTrials]
 
 
 class Evaluate(FastAlgorithm):

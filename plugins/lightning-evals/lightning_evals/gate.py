@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
@@ -19,7 +19,6 @@ from lightning_core.types import Dataset, RolloutMode, samples_of
 from lightning_evals.evaluation import (
     Evaluate,
     Evaluation,
-    Record,
     SampleTrials,
     Trial,
     key_of,
@@ -72,10 +71,10 @@ class Regression(BaseModel):
     """Why a rollout of it gave no reward."""
 
 
-class GateResult(Record):
+class GateResult(BaseModel):
     """What a gate has found."""
 
-    called: ClassVar = "the outcome of a gate"
+    model_config = ConfigDict(frozen=True)
 
     outcome: Outcome
     max_drop: float
@@ -276,7 +275,7 @@ class Gate(Evaluate):
             }
         )
         if self.output is not None:
-            self.result.write(Path(self.output))
+            write_atomically(Path(self.output), self.result.model_dump_json(indent=1) + "\n")
         if self.markdown is not None:
             write_atomically(Path(self.markdown), self.result.markdown())
 
