@@ -50,10 +50,15 @@ def source() -> str:
         "from collections.abc import Mapping",
         "from typing import Final",
         "",
-        "SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {",
+        "_NAMES: Final[Mapping[str, Mapping[str, str]]] = {",
     ]
     for kind, names in ships_in().items():
-        lines += [f'    "{kind}": {{', *(f'        "{name}": "{where}",' for name, where in names.items()), "    },"]
+        shipped = {each: " ".join(name for name in names if names[name] == each) for each in sorted(names.values())}
+        lines += [f'    "{kind}": {shipped!r},']
+    lines += ["}", '"""Kind -> distribution -> names."""', ""]
+    lines += ["SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {"]
+    lines += ["    kind: {name: where for where, names in shipped.items() for name in names.split()}"]
+    lines += ["    for kind, shipped in _NAMES.items()"]
     lines += ["}", '"""Kind -> name -> distribution."""', "", "REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {"]
     lines += [f'    "{name}": {needed!r},' for name, needed in requires().items()]
     lines += ["}", '"""Distribution -> those of ours that it requires, but for the core."""', ""]

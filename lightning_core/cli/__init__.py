@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
-from lightning_core.cli.serve import SERVERS
 from lightning_core.errors import (
     BrokenPlugin,
     ConfigError,
@@ -40,13 +40,7 @@ MAX_ERROR_CHARACTERS = 1000
 """How much of each line of an error is shown."""
 
 
-class Failure(click.ClickException):
-    """Shown as one line on stderr."""
-
-    exit_code = 1
-
-
-class WrongUse(Failure):
+class WrongUse(click.ClickException):
     """The command was asked for something that cannot be done as it was asked."""
 
     exit_code = 2
@@ -54,6 +48,9 @@ class WrongUse(Failure):
 
 _NAME_WIDTH = 13
 _WHOLE_SENTENCE = 1000
+
+SERVERS = ("store", "proxy", "legacy")
+"""The commands that `agl serve` offers; each is called by its own name, too."""
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("init", "run", "train", "resume", "worker"),
@@ -96,13 +93,6 @@ class CommandGroup(click.Group):
             raise BrokenPlugin(f"command {cmd_name!r} is {command!r}, which is not a click command")
         return command
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the options that come before the subcommand."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as exc:
-            raise _in_one_line(exc) from exc
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the installed subcommands by section; one that is broken is listed with the reason."""
         placed = {name.split()[0] for names in SECTIONS.values() for name in names}
@@ -130,12 +120,9 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LightningError as exc:
-            is_wrong_use = isinstance(exc, ConfigError | RegistryError | RunFolderError) and not _comes_of_full_disk(
-                exc
-            )
-            raise (WrongUse if is_wrong_use else Failure)(_readable(str(exc))) from exc
-        except click.UsageError as exc:
-            raise _in_one_line(exc) from exc
+            is_wrong_use = isinstance(exc, ConfigError | RegistryError | RunFolderError)
+            kind = WrongUse if is_wrong_use and not _comes_of_full_disk(exc) else click.ClickException
+            raise kind(_readable(str(exc))) from exc
         except KeyboardInterrupt as exc:
             click.echo(err=True)  # ends the line on which the terminal wrote ^C
             raise click.exceptions.Exit(INTERRUPTED) from exc
@@ -154,6 +141,46 @@ def agl() -> None:
     What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 3 the budget is used up, 4 the samples of agl gate do
     not tell, 130 interrupted, 143 terminated.
     """
+
+
+class _Servers(click.Group):
+    """The commands of `agl` that serve."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        installed = {component.name for component in default_registry().components("commands")}
+        return [name for name in SERVERS if name in installed]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return agl.get_command(ctx, cmd_name) if cmd_name in SERVERS else None
+
+
+@click.group(cls=_Servers)
+def serve() -> None:
+    """Serve a store, models, or a run to agents of older versions.
+
+    \b
+    Example:
+      agl serve store --backend sqlite --path runs/store.db
+      agl serve proxy models.yaml --store http://127.0.0.1:4747
+    """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a SHELL complete `agl`.
+
+    Put the line for your shell into its start-up file:
+
+    \b
+    Example:
+      eval "$(agl completion bash)"        # ~/.bashrc
+      eval "$(agl completion zsh)"         # ~/.zshrc
+      agl completion fish | source         # ~/.config/fish/config.fish
+    """
+    completes = get_completion_class(shell)
+    assert completes is not None, "click knows these shells"
+    click.echo(completes(agl, {}, "agl", "_AGL_COMPLETE").source())
 
 
 def main() -> None:
@@ -208,18 +235,6 @@ def _comes_of_full_disk(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _in_one_line(error: click.UsageError) -> click.ClickException:
-    """Return what click says of arguments that it does not take, as all other errors are said."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # of newer versions of click: the help itself
-        return error
-    message = " ".join(error.format_message().split())
-    command = "agl" if error.ctx is None else error.ctx.command_path
-    where = f"see `{command} --help`"
-    if message.endswith(("?", "?)")):
-        return WrongUse(_readable(f"{message} Or {where}"))
-    return WrongUse(_readable(f"{message.rstrip('.')}; {where}"))
 
 
 def _readable(message: str) -> str:

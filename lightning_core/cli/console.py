@@ -106,14 +106,6 @@ def show_warnings(context: click.Context, *, verbose: bool = False, level: str =
 class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to what is `sys.stderr` at that moment: a live display puts something there that keeps off its lines."""
 
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:
-        """The stream of this moment."""
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: TextIO) -> None:
-        raise AttributeError("the stream is always sys.stderr")
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)

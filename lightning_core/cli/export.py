@@ -54,35 +54,25 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     """
     # Imported here, so that listing the commands stays fast.
     import functools
-    import glob
-    import math
-    import os
-    import socket
+    import tempfile
 
-    from lightning_core.concurrency import process_lives
     from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
     from lightning_core.registry.options import check_options
     from lightning_core.runs.folder import find_run
 
-    if not math.isfinite(given["min_reward"] or 0.0):
-        raise ConfigError(f"--min-reward is {given['min_reward']}; it is a finite number")
     write = default_registry().load("exports", target)
     options = {name: value for name, value in given.items() if value is not None and value is not False}
     folder = find_run(runs_root(runs_dir), run)
     place = (output or Path(f"{folder.run_id}-{target}")).absolute()
+    taken = ConfigError(f"{place} is there already; name another place with -o")
     if place.exists():
-        raise _taken(place)
+        raise taken
     place.parent.mkdir(parents=True, exist_ok=True)
-    drafts = f".{place.name}.{socket.gethostname()}."
-    for left in place.parent.glob(f"{glob.escape(drafts)}*{_DRAFT}"):
-        pid = left.name.removeprefix(drafts).removesuffix(_DRAFT)
-        if pid.isdecimal() and not process_lives(int(pid)):
-            _remove(left)  # of an export that was killed on this machine
-    draft = place.with_name(f"{drafts}{os.getpid()}{_DRAFT}")
-    write_draft = functools.partial(write, folder, draft)
-    check_options(f"--to {target}", options, write_draft)
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as drafts:
+        draft = Path(drafts, place.name)
+        write_draft = functools.partial(write, folder, draft)
+        check_options(f"--to {target}", options, write_draft)
         written = write_draft(**options)
         if draft.exists():
             try:
@@ -90,30 +80,8 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
                     place.open("x").close()  # a file is replaced without an error
                 draft.replace(place)
             except OSError as exc:
-                if place.exists():
-                    raise _taken(place) from exc  # by another export, meanwhile
-                raise
+                raise (taken if place.exists() else exc) from exc  # by another export, meanwhile
             written = f"{place}: {written}"
         elif output is not None:
             written += f"; nothing was written to {output}, as --to {target} makes no file"
-    finally:
-        _remove(draft)
     click.echo(written)
-
-
-_DRAFT = ".agl-draft"
-
-
-def _taken(place: Path) -> Exception:
-    from lightning_core.errors import ConfigError
-
-    return ConfigError(f"{place} is there already; name another place with -o")
-
-
-def _remove(path: Path) -> None:
-    import shutil
-
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

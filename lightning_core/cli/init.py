@@ -8,13 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from lightning_core.registry import default_registry
-
-
-class CannotWrite(click.ClickException):
-    """The project cannot be written there."""
-
-    exit_code = 2
+from lightning_core.errors import ConfigError
 
 
 @click.command()
@@ -38,7 +32,7 @@ def init(folder: Path, environment: str | None) -> None:
     project = list(project_files()) if environment is None else [_config_for(environment)]
     there = [str(folder / place) for place, _ in project if (folder / place).exists()]
     if there:
-        raise CannotWrite(
+        raise ConfigError(
             f"nothing was written, because this is there already: {', '.join(there)}; name another folder"
         )
     try:
@@ -49,15 +43,8 @@ def init(folder: Path, environment: str | None) -> None:
                 file.write(content)
             click.echo(f"wrote {path}")
     except OSError as exc:
-        raise CannotWrite(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
+        raise ConfigError(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
     click.echo()
-    if environment is None and all(
-        component.name != "apo" for component in default_registry().components("algorithms")
-    ):
-        click.echo(
-            "The project uses the algorithm 'apo', which is not installed; it ships in lightning-apo. "
-            "Install that from a checkout of Lightning Core: pip install . ./plugins/lightning-apo\n"
-        )
     enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     click.echo(f"Now: {enter}agl train config.yaml")
 

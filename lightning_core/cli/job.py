@@ -1,7 +1,10 @@
 """A config file's job: what it is made of, its run, and what is said of it."""
 
+import asyncio
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,24 +12,30 @@ from typing import Any
 import click
 import yaml
 
+from lightning_core.agent.grader_check import JUNK, candidate_of, check_grader
 from lightning_core.algorithm import Conclusion
 from lightning_core.cli import BUDGET, INTERRUPTED
-from lightning_core.cli.console import show_warnings
+from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
 from lightning_core.cli.display import announce, reporting, write_result
-from lightning_core.cli.options import runs_root, with_runs_dir
-from lightning_core.config import Job, default_values, load_job, resolved_values
+from lightning_core.cli.options import RunOptions, runs_root, with_runs_dir
+from lightning_core.cli.run_report import load_run, print_run, run_record
+from lightning_core.config import Job, default_values, load_job, resolved_config, resolved_values
+from lightning_core.config.files import read_yaml
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
+from lightning_core.registry import default_registry
 from lightning_core.runs import FitResult
-from lightning_core.runs.manifest import Origin, describe_origin
+from lightning_core.runs.first_rollouts import how_to_record
+from lightning_core.runs.folder import find_run, in_use
+from lightning_core.runs.held_out import warn_of_overlap
+from lightning_core.runs.manifest import Origin, changes_since, describe_origin
+from lightning_core.runs.recording import DURABLE, require_store
 from lightning_core.runs.result import more_budget
 from lightning_core.secrets import hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 
 HIDDEN = "***"
-
-
 _REFERENCE = re.compile(r"os\.environ/\w+")
 
 
@@ -87,8 +96,6 @@ def _without_secret(override: str) -> str:
 
     The reference to a variable, `os.environ/NAME`, is none.
     """
-    from lightning_core.config.files import read_yaml
-
     key = _key_of(override)
     value: Any = read_yaml(override.partition("=")[2])[0]
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
@@ -123,34 +130,26 @@ def check_output(output: Path | None) -> None:
         raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
 
 
-def run_job(
-    context: click.Context,
-    load: Callable[[Display], Job],
-    *,
-    verbose: bool,
-    as_json: bool,
-    output: Path | None,
-    resume: str,
-) -> Job:
+def run_job(context: click.Context, load: Callable[[Display], Job], options: RunOptions) -> Job:
     """Run a job, and return it; the command ends here where the run does not succeed.
 
     Args:
         context: Of the command.
         load: Makes the job, which has to tell the display of what happens.
-        verbose: Whether to show all that is logged.
-        as_json: Whether to write events as JSON.
-        output: Where to write the result, too; None for nowhere.
-        resume: The command that goes on with a run, but for its id.
+        options: Those of the command.
 
     Raises:
         LightningError: When the job cannot be made, or its algorithm cannot go on.
     """
+    as_json, output = options["as_json"], options["output"]
+    resume = with_runs_dir("agl resume", options["runs_dir"])
     output = None if output is None else output.absolute()
-    show_warnings(context, verbose=verbose)
+    show_warnings(context, verbose=options["verbose"])
     with reporting("json" if as_json else "auto") as display:
         job = load(display)
         announce(display, job)
-        if "store" not in job.config.model_fields_set and not has_durable_store():
+        stores = {component.name for component in default_registry().components("stores")}
+        if "store" not in job.config.model_fields_set and DURABLE not in stores:
             display.console.print(NOT_INSTALLED)
         try:
             result = job.fit()
@@ -189,41 +188,131 @@ def show_conclusion(context: click.Context, conclusion: Conclusion | None, *, as
         context.exit(conclusion.exit_status)
 
 
-def run_changed(
-    context: click.Context,
-    config: Path,
-    changes: Mapping[str, Any],
-    *,
-    overrides: Sequence[str],
-    verbose: bool,
-    as_json: bool,
-    output: Path | None,
-    runs_dir: Path | None,
-) -> Job:
+def run_changed(context: click.Context, config: Path, changes: Mapping[str, Any], options: RunOptions) -> Job:
     """Run the job of a config file with other values, as a run of its own, and return it.
 
-    The command ends here where the run does not succeed. The parameters are those of `run_job`, and
+    The command ends here where the run does not succeed.
 
     Args:
+        context: Of the command.
         config: The config file.
         changes: What is set over it last, by key.
-        overrides: What is set over it before, each as `key=value`.
-        runs_dir: The folder of all runs, if one was named.
+        options: Those of the command.
 
     Raises:
         LightningError: When the job cannot be made, or its algorithm cannot go on.
     """
-    check_output(output)
-    root = runs_root(runs_dir)
-    assignments = [*overrides, *(f"{key}={_as_yaml(value)}" for key, value in changes.items())]
+    check_output(options["output"])
+    root = runs_root(options["runs_dir"])
+    assignments = [*options["overrides"], *(f"{key}={_as_yaml(value)}" for key, value in changes.items())]
 
     def load(display: Display) -> Job:
         job = load_job(config, progress=display, overrides=assignments, run_dir=root)
         job.trainer.origin = job_origin(config, job, assignments)
         return job
 
-    resume = with_runs_dir("agl resume", runs_dir)
-    return run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
+    return run_job(context, load, options)
+
+
+def resume_run(context: click.Context, run: str, options: RunOptions, *, force: bool) -> None:
+    """Go on with a run; of one that succeeded the result is shown.
+
+    Args:
+        context: Of the command.
+        run: Its id, the beginning of that, or the path of its folder.
+        options: Those of the command.
+        force: Whether to go on although something has changed since.
+
+    Raises:
+        LightningError: When there is no such run, or it cannot go on.
+    """
+    check_output(options["output"])
+    folder = find_run(runs_root(options["runs_dir"]), run)
+    manifest = folder.manifest()
+    owner = folder.lock.owner()
+    if owner is not None:
+        raise RunFolderError(in_use(folder.run_id, owner))
+    if manifest.outcome == "succeeded":
+        if options["as_json"]:
+            click.echo(json.dumps({"event": "run", **run_record(load_run(folder))}))
+        else:
+            click.echo(f"run {folder.run_id} has succeeded already; there is nothing to do")
+            print_run(plain_console(), folder, manifest)
+        show_conclusion(context, manifest.conclusion, as_json=options["as_json"])
+        return
+    if manifest.origin.config_file is None:
+        raise RunFolderError(
+            f"run {folder.run_id} was started by a program, not with a config file; go on with it there: "
+            f"Trainer(run_dir=RunFolder({str(folder.path)!r}), ...)"
+        )
+    config_file = Path(manifest.origin.config_file)
+    require_store(folder, manifest)
+    overrides = all_overrides(manifest.origin.overrides, options["overrides"], run_id=folder.run_id)
+    options["output"] = None if options["output"] is None else options["output"].absolute()
+    if manifest.origin.folder is not None and Path(manifest.origin.folder).is_dir():
+        os.chdir(manifest.origin.folder)  # paths in the config may be meant from there
+
+    def load(display: Display) -> Job:
+        job = load_job(config_file, progress=display, overrides=overrides, run_dir=folder)
+        job.trainer.origin = job_origin(config_file, job, overrides)
+        changes = changes_since(manifest.origin, job.trainer.origin)
+        if changes and not force:
+            raise RunFolderError(
+                f"run {folder.run_id} was made of something else: {'; '.join(changes)}. Undo that, or go on all the "
+                "same with --force"
+            )
+        return job
+
+    run_job(context, load, options)
+
+
+def check_only(context: click.Context, config: Path, options: RunOptions) -> None:
+    """Check the job of a config file, print the config with all defaults, and run nothing.
+
+    Raises:
+        LightningError: When the job cannot be made.
+    """
+    check_output(options["output"])
+    runs_root(options["runs_dir"])
+    show_warnings(context, verbose=options["verbose"])
+    if not options["as_json"]:
+        click.echo(resolved_config(_checked_job(config, options["overrides"])), nl=False)
+        return
+    with stdout_for_json() as lines:
+        job = _checked_job(config, options["overrides"])
+        plan = job.plan()
+        lines.write({"event": "config", "config": resolved_values(job), "plan": None if plan is None else str(plan)})
+
+
+def _checked_job(config: Path, overrides: tuple[str, ...]) -> Job:
+    writes_bytecode = not sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # nothing is left behind, not even that of the agent's module
+    try:
+        job = load_job(config, overrides=overrides, dry_run=True)
+    finally:
+        sys.dont_write_bytecode = not writes_bytecode
+    warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
+    _warn_of_unrecorded(job)
+    _warn_of_grader(job)
+    return job
+
+
+def _warn_of_grader(job: Job) -> None:
+    """Try the grader on a few answers to three samples, where that needs no model and no trace."""
+    grader, dataset = job.grader, job.train_dataset or job.val_dataset
+    if dataset is None or (grader is not None and (grader.is_async() or not grader.wanted <= {"task", "result"})):
+        return
+    if (candidate := candidate_of(job.environment, grader, None)) is not None:
+        tasks = [dataset[index] for index in range(min(3, len(dataset)))]
+        for finding in asyncio.run(check_grader(candidate, tasks, junk=JUNK[:1])):
+            click.echo(f"Warning: the grader {finding.what} ({finding.count} of {len(tasks)}); try agl check", err=True)
+
+
+def _warn_of_unrecorded(job: Job) -> None:
+    """Say which of the model clients that the agent imports is not recorded, unless calls go through a proxy."""
+    clients = job.trainer.tracer.unrecorded_clients()
+    if clients and job.trainer.llm_proxy is None:
+        click.echo(f"Warning: calls of {', '.join(clients)} will not be recorded. {how_to_record(clients)}", err=True)
 
 
 def _as_yaml(value: Any) -> str:
@@ -250,14 +339,6 @@ def _write_of_failed(display: Display, result: FitResult | None, output: Path | 
         _write(display, result, output)
     except LightningError as exc:
         click.echo(f"Error: {exc}", err=True)
-
-
-def has_durable_store() -> bool:
-    """Whether a run has a store in its folder where its config names none."""
-    from lightning_core.registry import default_registry
-    from lightning_core.runs.recording import DURABLE
-
-    return any(component.name == DURABLE for component in default_registry().components("stores"))
 
 
 def _can_be_resumed(result: FitResult | None, error: Exception) -> bool:

@@ -14,11 +14,9 @@ from lightning_core.adapter import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
-from lightning_core.config.components import import_path, raised_at, require_agent, search_first
-from lightning_core.config.environments import MAIN_PROMPT
+from lightning_core.config.components import MAIN_PROMPT, load_agent, raised_at, search_first
 from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.errors import ConfigError, RegistryError
-from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
 from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, hook_lines
@@ -51,35 +49,17 @@ class OneTask(FastAlgorithm):
         (self.outcome,) = batch.outcomes
 
 
-def module_path(agent: str) -> str:
-    """Return the `module:object` of an agent that may be given as `file.py:object`, ready to be imported.
-
-    The folder of the file, or else the current one, is put in front of the module search path.
-
-    Raises:
-        ConfigError: When there is no such file, or its name is not a module name.
-    """
-    search_first(Path.cwd())
-    try:
-        return import_path(agent, Path.cwd())
-    except ConfigError as exc:
-        raise ConfigError(f"agent {exc}") from exc
-
-
-def load_agent(path: str) -> LitAgent[Any]:
-    """Import an agent.
-
-    Args:
-        path: Its `module:object`.
+def load_agent_here(path: str) -> LitAgent[Any]:
+    """Load an agent; modules and files are looked for in the current folder first.
 
     Raises:
         ConfigError: When there is no such thing, it cannot be imported (says on which line), or is not an agent.
     """
+    search_first(Path.cwd())
     try:
-        loaded = load_object(path)
+        return load_agent(path, Path.cwd())
     except RegistryError as exc:
         raise ConfigError(f"agent: {exc}{raised_at(Path.cwd(), exc)}") from exc
-    return require_agent(path, loaded)
 
 
 def read_task(given: str) -> Any:
@@ -101,8 +81,6 @@ def read_task(given: str) -> Any:
                 """write it as in: --task '{"question": "..."}'"""
             ) from exc
         return text
-    except RecursionError as exc:
-        raise ConfigError("--task is nested too deeply") from exc
 
 
 def read_resources(given: str) -> NamedResources:
@@ -114,7 +92,7 @@ def read_resources(given: str) -> NamedResources:
     text = _text_of("--resources", given)
     try:
         found = json.loads(text)  # YAML reads JSON's escapes of a character beyond 16 bits as two
-    except (ValueError, RecursionError):
+    except ValueError:
         try:
             found = read_yaml(text)[0]
         except YamlFault as exc:

@@ -1,18 +1,17 @@
 """Options that several commands take."""
 
+import functools
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import click
 
 from lightning_core.errors import ConfigError
 
 ROOT_VARIABLE = "AGL_RUNS_DIR"
-
-
 DEFAULT_ROOT = "runs"
 
 
@@ -54,7 +53,7 @@ verbose_option = click.option(
 
 
 class RunOptions(TypedDict):
-    """What `run_options` gives to a command, as `run_changed` takes it."""
+    """What `run_options` gives to a command as `options`, as `run_changed` takes it."""
 
     overrides: tuple[str, ...]
     output: Path | None
@@ -68,7 +67,7 @@ def run_options(
     output: str = "Write the result (metrics and best resources, without keys) to this JSON file.",
     overrides: str = "Set a value over that of the file, as n_runners=16. The value is YAML. Can be repeated.",
 ) -> Callable[[F], F]:
-    """Return what gives a command the options of one that starts a run: see `RunOptions`.
+    """Return what gives a command the options of one that starts a run, together: see `RunOptions`.
 
     Args:
         output: The help of `--output`.
@@ -76,6 +75,11 @@ def run_options(
     """
 
     def give(command: F) -> F:
+        @functools.wraps(command)
+        def gathered(*args: Any, **given: Any) -> Any:
+            options = {name: given.pop(name) for name in RunOptions.__annotations__}
+            return command(*args, options=options, **given)
+
         for option in (
             verbose_option,
             runs_dir_option,
@@ -88,7 +92,7 @@ def run_options(
             click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help=output),
             click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=overrides),
         ):
-            command = option(command)
-        return command
+            gathered = option(gathered)
+        return cast("F", gathered)
 
     return give

@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from lightning_core.errors import InvalidComponent
 from lightning_core.registry import Component, default_registry
+from lightning_core.texts import print_table
 
 HEADER = ("kind", "name", "distribution", "version", "object", "state")
 USABLE = ("ok", "blocked")
@@ -41,49 +41,15 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
     """
     registry = default_registry()
     components = registry.check(_verifier()) if check else registry.inventory()
+    rows = [dataclasses.astuple(component) for component in components]
     if as_json:
-        click.echo(json.dumps([_record(component) for component in components], indent=2))
+        click.echo(json.dumps([dict(zip([*HEADER, "problem"], row, strict=True)) for row in rows], indent=2))
     else:
-        _show(components)
+        print_table(HEADER, [row[: len(HEADER)] for row in rows])
+        for problem in dict.fromkeys(filter(None, (component.problem for component in components))):
+            click.echo(problem, err=True)
     if check and any(component.state not in USABLE for component in components):
         context.exit(1)
-
-
-def plain_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows below the header, in columns two spaces apart: for `grep`, `awk` and files."""
-    lines = [HEADER, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in padded)
-
-
-def _record(component: Component) -> dict[str, str | None]:
-    return dict(zip([*HEADER, "problem"], dataclasses.astuple(component), strict=True))
-
-
-def _show(components: Sequence[Component]) -> None:
-    rows = [dataclasses.astuple(component)[: len(HEADER)] for component in components]
-    if sys.stdout.isatty():
-        _print_table(rows)
-    else:
-        click.echo(plain_table(rows))
-    for problem in dict.fromkeys(component.problem for component in components):
-        if problem is not None:
-            click.echo(problem, err=True)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    # imported here, so that a script does not wait for it
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in HEADER:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _verifier() -> Callable[[Component, Any], None]:

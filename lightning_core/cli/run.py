@@ -68,8 +68,7 @@ def run(
     from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
     from lightning_core.cli.one_task import (
         OneTask,
-        load_agent,
-        module_path,
+        load_agent_here,
         outcome_record,
         print_outcome,
         read_resources,
@@ -77,6 +76,7 @@ def run(
         with_prompt,
     )
     from lightning_core.config import load_job
+    from lightning_core.config.components import import_path, search_first
     from lightning_core.config.job import agent_label
     from lightning_core.errors import MissingResource
     from lightning_core.trainer import Trainer
@@ -89,13 +89,14 @@ def run(
         one_task = OneTask(read_task(task), mode=mode)
         if config is not None:
             unused = ["algorithm=baseline", "train_dataset=null", "val_dataset=null", "test_dataset=null"]
-            named = [] if agent is None else [f"agent={module_path(agent)}"]
+            named = [] if agent is None else [f"agent={import_path(agent, Path.cwd())}"]
+            search_first(Path.cwd())
             job = load_job(config, overrides=[*unused, *named])
             trainer, loaded = job.trainer, job.agent
             agent = agent or agent_label(job.config.agent)
         else:
             assert agent is not None
-            trainer, loaded = Trainer(), load_agent(module_path(agent))
+            trainer, loaded = Trainer(), load_agent_here(agent)
         trainer.algorithm = one_task
         if resources is not None:
             trainer.initial_resources = read_resources(resources)

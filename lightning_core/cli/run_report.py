@@ -1,13 +1,11 @@
 """Runs and what is known of them, for `agl runs` and `agl resume`."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 from rich.console import Console
 from rich.text import Text
 
@@ -25,10 +23,10 @@ from lightning_core.runs.result import (
     print_prompt,
     result_rows,
 )
-from lightning_core.texts import seconds, shortened
+from lightning_core.texts import print_table, seconds, shortened
 from lightning_core.types import PromptTemplate
 
-HEADER = ("id", "algorithm", "outcome", "reward", "rollouts", "start", "duration")
+_HEADER = ("id", "algorithm", "outcome", "reward", "rollouts", "start", "duration")
 
 
 class LoadedRun(NamedTuple):
@@ -109,26 +107,6 @@ def run_record(run: LoadedRun) -> dict[str, Any]:
     }
 
 
-def print_runs(runs: Sequence[LoadedRun]) -> None:
-    """Print a table: for people on a terminal, else for `grep` and `awk`."""
-    rows = [_row(run) for run in runs]
-    if sys.stdout.isatty():
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for heading in HEADER:
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        Console(markup=False, emoji=False, highlight=False).print(table)
-        return
-    lines = [HEADER, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
 def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
     """Print the inputs of a run, and its result."""
     run = load_run(folder)
@@ -167,6 +145,11 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         more += "" if result is None else more_budget(result.budget)
         console.print()
         console.print(f"go on with it: agl resume {folder.run_id}{more}")
+
+
+def print_runs(runs: Sequence[LoadedRun]) -> None:
+    """Print a table of runs."""
+    print_table(_HEADER, [_row(run) for run in runs])
 
 
 def _row(run: LoadedRun) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -45,26 +45,6 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
         print_runs(loaded)
     for problem in broken:
         click.echo(problem, err=True)
-
-
-@runs.command(hidden=True)
-@click.argument("run")
-@runs_dir_option
-@click.option("--json", "as_json", is_flag=True, help="Write the manifest, with how the run stands, as JSON.")
-@click.pass_obj
-def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> None:
-    """Show the inputs of a RUN, and its result, as `agl show` of lightning-viewer does before all else."""
-    from lightning_core.cli.console import plain_console
-    from lightning_core.cli.run_report import print_run
-    from lightning_core.runs.folder import find_run
-
-    folder = find_run(runs_root(runs_dir or outer), run)
-    manifest = folder.manifest()
-    if as_json:
-        record: dict[str, Any] = {"standing": folder.standing(manifest), **manifest.record()}
-        click.echo(json.dumps(record, indent=2, ensure_ascii=False))
-        return
-    print_run(plain_console(), folder, manifest)
 
 
 @runs.command()

@@ -1,15 +1,10 @@
-"""`agl train`: run what a config file describes."""
+"""`agl train` and `agl resume`: run what a config file describes, and go on with it."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from lightning_core.cli.options import RunOptions, run_options, runs_root
-
-if TYPE_CHECKING:
-    from lightning_core.config import Job
+from lightning_core.cli.options import RunOptions, run_options
 
 
 @click.command()
@@ -19,12 +14,7 @@ if TYPE_CHECKING:
     overrides="Set a value over that of the file, as algorithm.beam_width=2. The value is YAML. Can be repeated."
 )
 @click.pass_context
-def train(
-    context: click.Context,
-    config: Path,
-    dry_run: bool,
-    **options: Unpack[RunOptions],
-) -> None:
+def train(context: click.Context, config: Path, dry_run: bool, options: RunOptions) -> None:
     """Make the agent of a CONFIG file better.
 
     The exit status is 0 when the run succeeded, 1 when it failed, 2 when the command or the config is wrong, 3 when
@@ -39,67 +29,34 @@ def train(
       agl train config.yaml --dry-run
       agl train config.yaml --json > events.jsonl
     """
-    # Imported here, so that listing the commands stays fast.
-    from lightning_core.cli.console import show_warnings
-    from lightning_core.cli.job import check_output, run_changed
+    # Imported here, as below, so that listing the commands stays fast.
+    from lightning_core.cli.job import check_only, run_changed
 
-    if not dry_run:
-        run_changed(context, config, {}, **options)
-        return
-    check_output(options["output"])
-    runs_root(options["runs_dir"])
-    show_warnings(context, verbose=options["verbose"])
-    _print_resolved(config, options["overrides"], as_json=options["as_json"])
+    if dry_run:
+        check_only(context, config, options)
+    else:
+        run_changed(context, config, {}, options)
 
 
-def _print_resolved(config: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
-    from lightning_core.cli.console import stdout_for_json
-    from lightning_core.config.job import resolved_config, resolved_values
+@click.command()
+@click.argument("run")
+@click.option("--force", is_flag=True, help="Go on although the config, the code or versions have changed since.")
+@run_options(
+    overrides="Set a value over those that the run was started with: a secret, which was not kept. Can be repeated."
+)
+@click.pass_context
+def resume(context: click.Context, run: str, force: bool, options: RunOptions) -> None:
+    """Go on with a RUN that was killed, interrupted or failed.
 
-    if not as_json:
-        click.echo(resolved_config(_checked_job(config, overrides)), nl=False)
-        return
-    with stdout_for_json() as lines:
-        job = _checked_job(config, overrides)
-        plan = job.plan()
-        lines.write({"event": "config", "config": resolved_values(job), "plan": None if plan is None else str(plan)})
+    Rollouts that have ended are not run again, and the algorithm continues from its last saved step. RUN is an id, the
+    beginning of one, or the path of its folder. Of a run that succeeded the result is shown, and nothing is done. The
+    exit status is that of agl train, or of agl gate when the run is one of it.
 
+    \b
+    Example:
+      agl resume run-3f2a
+      agl resume 3f2a --force
+    """
+    from lightning_core.cli.job import resume_run
 
-def _checked_job(config: Path, overrides: tuple[str, ...]) -> "Job":
-    from lightning_core.config import load_job
-    from lightning_core.runs.held_out import warn_of_overlap
-
-    writes_bytecode = not sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # nothing is left behind, not even that of the agent's module
-    try:
-        job = load_job(config, overrides=overrides, dry_run=True)
-    finally:
-        sys.dont_write_bytecode = not writes_bytecode
-    warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
-    _warn_of_unrecorded(job)
-    _warn_of_grader(job)
-    return job
-
-
-def _warn_of_grader(job: "Job") -> None:
-    """Try the grader on a few answers to three samples, where that needs no model and no trace."""
-    import asyncio
-
-    from lightning_core.agent.grader_check import JUNK, candidate_of, check_grader
-
-    grader, dataset = job.grader, job.train_dataset or job.val_dataset
-    if dataset is None or (grader is not None and (grader.is_async() or not grader.wanted <= {"task", "result"})):
-        return
-    if (candidate := candidate_of(job.environment, grader, None)) is not None:
-        tasks = [dataset[index] for index in range(min(3, len(dataset)))]
-        for finding in asyncio.run(check_grader(candidate, tasks, junk=JUNK[:1])):
-            click.echo(f"Warning: the grader {finding.what} ({finding.count} of {len(tasks)}); try agl check", err=True)
-
-
-def _warn_of_unrecorded(job: "Job") -> None:
-    """Say which of the model clients that the agent imports is not recorded, unless calls go through a proxy."""
-    from lightning_core.runs.first_rollouts import how_to_record
-
-    clients = job.trainer.tracer.unrecorded_clients()
-    if clients and job.trainer.llm_proxy is None:
-        click.echo(f"Warning: calls of {', '.join(clients)} will not be recorded. {how_to_record(clients)}", err=True)
+    resume_run(context, run, options, force=force)

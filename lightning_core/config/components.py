@@ -1,5 +1,6 @@
 """From what a config file says of a component to the component."""
 
+import json
 import sys
 import traceback
 from collections.abc import Iterator
@@ -9,18 +10,39 @@ from typing import Any
 
 from lightning_core.adapter import TraceAdapter
 from lightning_core.agent import LitAgent
+from lightning_core.agent.environments import (
+    SPLITS,
+    Environment,
+    Split,
+    TaskRows,
+    kept_rows,
+    make_environment,
+    take,
+)
 from lightning_core.algorithm import Algorithm
+from lightning_core.config.datasets import EnvironmentSource
 from lightning_core.config.files import ConfigFile, Place
-from lightning_core.config.model import COMPONENTS, Config
-from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, InvalidOptions, RegistryError
+from lightning_core.config.model import COMPONENTS, DATASETS, Config
+from lightning_core.errors import (
+    BrokenPlugin,
+    ConfigError,
+    InvalidComponent,
+    InvalidOptions,
+    LightningError,
+    RegistryError,
+)
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.registry import default_registry, load_object
 from lightning_core.registry.options import Options
 from lightning_core.registry.registry import is_factory, require_buildable
 from lightning_core.runner import Runner
+from lightning_core.runs import RunFolder
 from lightning_core.runs.loggers import RunLogger
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
+
+MAIN_PROMPT = "main_prompt"
+"""The name of a prompt where the resources have none yet."""
 
 
 def search_first(folder: Path) -> None:
@@ -54,9 +76,7 @@ def import_path(path: str, folder: Path) -> str:
     if not file.stem.isidentifier():
         raise ConfigError(f"{path!r}: {file.name} cannot be imported; rename it, as in my_agent.py")
     search_first(file.parent)
-    loaded = getattr(sys.modules.get(file.stem), "__file__", None)
-    if loaded is not None and Path(loaded).resolve() != file:
-        raise ConfigError(f"{path!r}: this process has loaded {loaded} under the name {file.stem!r}; rename it")
+    _check_loaded(path, file)
     return f"{file.stem}:{name}"
 
 
@@ -93,7 +113,8 @@ def faults_at(file: ConfigFile, place: Place, error: Exception) -> list[str]:
     if isinstance(error, InvalidOptions):
         return [f"{file.where((*place, option))}: {fault}" for option, fault in error.faults.items()]
     option = str(error).partition(" ")[0].strip("':")
-    return [f"{file.where((*place, option))}: {place[0]}: {error}{raised_at(file.path.resolve().parent, error)}"]
+    told = error if isinstance(error, LightningError | ValueError) else f"it raised {error!r}"
+    return [f"{file.where((*place, option))}: {place[0]}: {told}{raised_at(file.path.resolve().parent, error)}"]
 
 
 def raised_at(folder: Path, error: Exception) -> str:
@@ -105,34 +126,32 @@ def raised_at(folder: Path, error: Exception) -> str:
     return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
 
 
-def check_origin(file: ConfigFile, path: str) -> None:
-    """Refuse an agent's module of another folder where the config's folder has one of that name.
-
-    Raises:
-        ConfigError: When it is so.
-    """
-    folder = file.path.resolve().parent
-    name = path.partition(":")[0].partition(".")[0]
-    own = next((each for each in (folder / f"{name}.py", folder / name / "__init__.py") if each.is_file()), None)
+def _check_loaded(path: str, file: Path) -> None:
+    """Refuse what is meant to be in a file where this process has loaded another one under the name of its module."""
+    name = file.parent.name if file.name == "__init__.py" else file.stem
     loaded = getattr(sys.modules.get(name), "__file__", None)
-    if own is not None and loaded is not None and Path(loaded).resolve() != own.resolve():
+    if loaded is not None and Path(loaded).resolve() != file.resolve():
         raise ConfigError(
-            f"{file.where(('agent',))}: agent {path!r} is meant to be in {own}, but this process has loaded "
-            f"{loaded} under that name; run each config in a process of its own, or give the modules other names"
+            f"{path!r} is meant to be in {file}, but this process has loaded {loaded} under the name {name!r}; run "
+            "each config in a process of its own, or give the modules other names"
         )
 
 
-def require_agent(path: str, loaded: object, *, where: str = "") -> LitAgent[Any]:
-    """Return what a path names, if it is an agent.
+def load_agent(path: str, folder: Path) -> LitAgent[Any]:
+    """Load the agent that a path names; modules and files are looked for in a folder first.
 
     Raises:
-        ConfigError: When it is not; says where the path stands, and what would be right.
+        ConfigError: When it is not an agent, or its module is one of another folder.
+        RegistryError: When there is no such thing, or its module cannot be imported.
     """
+    name = path.partition(":")[0].partition(".")[0]
+    for file in (folder / f"{name}.py", folder / name / "__init__.py"):
+        if file.is_file():
+            _check_loaded(path, file)
+    loaded = load_object(import_path(path, folder))
     if not isinstance(loaded, LitAgent):
         what = f"the class {loaded.__name__}" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
-        raise ConfigError(
-            f"{where}agent {path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent"
-        )
+        raise ConfigError(f"{path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent")
     return loaded
 
 
@@ -203,3 +222,56 @@ def build_logger(file: ConfigFile, index: int, spec: str | dict[str, Any]) -> Ru
     """
     with located(file, "loggers", index, also=ValueError):
         return default_registry().build("loggers", spec, expected=RunLogger)
+
+
+def tasks_of(
+    file: ConfigFile, config: Config, folder: Path, run: RunFolder | None
+) -> tuple[Environment | None, dict[str, TaskRows]]:
+    """Make the environment that the datasets name, and their tasks.
+
+    Args:
+        file: The config file.
+        config: What it says.
+        folder: Where paths start.
+        run: A run to go on with, whose tasks are read from its folder; None for a new one.
+
+    Returns:
+        The environment, None where none is named; and the tasks of each key that names it.
+
+    Raises:
+        ConfigError: When two are named, or one cannot be made or has too few tasks.
+    """
+    named = {key: source for key in DATASETS if isinstance(source := getattr(config, key), EnvironmentSource)}
+    if not named:
+        return None, {}
+    (first, source), *others = named.items()
+    for key, other in others:
+        if (other.environment, other.options()) != (source.environment, source.options()):
+            raise ConfigError(
+                f"{file.where((key,))}: {key} is of another environment than {first}, or has other options; the "
+                "datasets of a run are of one environment, and differ in size"
+            )
+    with located(file, first, also=ValueError):
+        environment = make_environment(import_path(source.environment, folder), source.options())
+    own = dict(zip(DATASETS, SPLITS, strict=True))
+    splits = {key: each.split or own[key] for key, each in named.items()}
+    rows = {key: kept for key, each in named.items() if (kept := _kept(run, key, each)) is not None}
+    sizes: dict[Split, int] = {}
+    for key, split in splits.items():
+        if key not in rows:
+            sizes[split] = max(named[key].size, sizes.get(split, 0))
+    with located(file, first):
+        made = take(environment, sizes)
+    return environment, {
+        key: rows[key] if key in rows else TaskRows(made[splits[key]][: each.size]) for key, each in named.items()
+    }
+
+
+def _kept(run: RunFolder | None, key: str, source: EnvironmentSource) -> TaskRows | None:
+    """Return the tasks that a run has kept; None where it has none of this source."""
+    if run is None or not run.manifest_file.exists():
+        return None
+    path = kept_rows(run.path, key)
+    if not path.exists() or run.manifest().origin.config.get(key) != source.model_dump(exclude_none=True):
+        return None
+    return TaskRows(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())

@@ -48,8 +48,6 @@ def read_yaml(text: str) -> tuple[Any, dict[tuple[str | int, ...], int]]:
             return None, {}
         _note_lines(root, (), lines, inside=())
         return loader.construct_document(root), lines
-    except RecursionError as exc:
-        raise YamlFault("it is nested too deeply", None) from exc
     except (yaml.YAMLError, ValueError) as exc:  # ValueError: for one, of a date that does not exist
         if isinstance(exc, YamlFault):
             raise
@@ -154,8 +152,6 @@ def _read_toml(path: Path, text: str) -> ConfigFile:
         found = re.search(r"at line (\d+)", str(exc))
         line = found[1] if found else text.count("\n") + 1  # else it says: at end of document
         raise ConfigError(f"{path}:{line}: no valid TOML: {exc}") from exc
-    except RecursionError as exc:
-        raise ConfigError(f"{path}: it is nested too deeply") from exc
 
 
 _NAMED = frozenset((*COMPONENTS, *DATASETS))
@@ -185,16 +181,6 @@ def override(file: ConfigFile, assignments: Iterable[str]) -> ConfigFile:
             del overrides[known]
         overrides[place] = label
     return ConfigFile(file.path, values, lines, overrides)
-
-
-def check_overrides(assignments: Iterable[str]) -> None:
-    """Check assignments where there is no file yet to set them over.
-
-    Raises:
-        ConfigError: When one has another form, or names a key that no file has.
-    """
-    for assignment in assignments:
-        _parse(assignment)
 
 
 def _parse(assignment: str) -> tuple[tuple[str, ...], Any]:

@@ -3,7 +3,7 @@
 import inspect
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +16,18 @@ from lightning_core.agent import Environment, Grader, LitAgent
 from lightning_core.agent.environments import grader_of
 from lightning_core.config.components import (
     GIVEN,
+    MAIN_PROMPT,
     build_component,
     build_logger,
     check_components,
-    check_origin,
     faults_at,
+    load_agent,
     load_named,
     located,
-    require_agent,
     search_first,
+    tasks_of,
 )
-from lightning_core.config.datasets import NOT_UNICODE, EnvironmentSource, Hub, load_dataset
-from lightning_core.config.environments import MAIN_PROMPT, tasks_of
+from lightning_core.config.datasets import EnvironmentSource, Hub, load_dataset
 from lightning_core.config.files import ConfigFile, Place, override, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.errors import (
@@ -45,7 +45,6 @@ from lightning_core.runs.plan import RunPlan, plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Dataset, PromptTemplate, ProxyLLM, RolloutConfig
-from lightning_core.types.text import well_formed
 
 if TYPE_CHECKING:
     from lightning_core.display.live import Display
@@ -138,13 +137,6 @@ def agent_label(spec: str | Mapping[str, Any] | None) -> str:
     if isinstance(spec, str):
         return spec
     return shlex.join(spec["command"]) if "command" in spec else str(spec["url"])
-
-
-def _named_agent(file: ConfigFile, path: str) -> LitAgent[Any]:
-    with located(file, "agent"):
-        loaded = load_named(file, path)
-    check_origin(file, path)
-    return require_agent(path, loaded, where=f"{file.where(('agent',))}: ")
 
 
 def _agent_outside(file: ConfigFile, spec: Mapping[str, Any], *, has_grader: bool) -> LitAgent[Any]:
@@ -263,12 +255,11 @@ def load_job(
         remember_secrets(key, getattr(config, key))
     _check_templates(file, config)
     agent = None
-    if config.agent is not None:
-        agent = (
-            _named_agent(file, config.agent)
-            if isinstance(config.agent, str)
-            else _agent_outside(file, config.agent, has_grader=config.reward is not None)
-        )
+    if isinstance(config.agent, str):
+        with located(file, "agent"):
+            agent = load_agent(config.agent, folder)
+    elif config.agent is not None:
+        agent = _agent_outside(file, config.agent, has_grader=config.reward is not None)
     options, faults = check_components(file)
     if faults:
         raise ConfigError("\n".join(in_order(file, faults)))
@@ -285,8 +276,10 @@ def load_job(
             initial_resources = initial_resources if has_prompt else {**own, **(initial_resources or {})}
     plugins = []
     for index, name in enumerate(config.hooks):
-        with located(file, "hooks", index):
-            plugins.append(load_named(file, name))
+        with located(file, "hooks", index, also=Exception):
+            plugin = load_named(file, name)
+            plugins.append(plugin() if isinstance(plugin, type) else plugin)
+            Hooks(plugins[-1:])
     reward = None
     if config.reward is not None:
         with located(file, "reward", also=ValueError):
@@ -315,12 +308,9 @@ def load_job(
             stop_on_identical_failures=config.stop_on_identical_failures,
             progress=progress,
         )
-    except Exception as exc:
-        _check_plugins(file, config, plugins)
-        if not isinstance(exc, ValueError | RegistryError):
-            raise
-        if isinstance(exc, InvalidOptions):
-            raise ConfigError("\n".join(faults_at(file, (exc.label,), exc))) from exc
+    except InvalidOptions as exc:
+        raise ConfigError("\n".join(faults_at(file, (exc.label,), exc))) from exc
+    except (ValueError, RegistryError) as exc:
         raise ConfigError(f"{file.where(_place_of(str(exc), config))}: {exc}") from exc
     return Job(
         trainer, agent, **datasets, config=config, options=options, file=file, environment=environment, grader=reward
@@ -350,11 +340,8 @@ def _without_agent(file: ConfigFile) -> list[str]:
 
 
 def _check_templates(file: ConfigFile, config: Config) -> None:
-    """Refuse the name of a file where the text of a prompt belongs, and a text that cannot be stored."""
+    """Refuse the name of a file where the text of a prompt belongs."""
     for name, resource in (config.initial_resources or {}).items():
-        if isinstance(resource, PromptTemplate) and well_formed(resource.template) != resource.template:
-            place = ("initial_resources", name, "template")
-            raise ConfigError(f"{file.where(place)}: initial_resources.{name}.template: {NOT_UNICODE}")
         if isinstance(resource, PromptTemplate) and _FILE_NAME.fullmatch(resource.template):
             place = ("initial_resources", name, "template")
             raise ConfigError(
@@ -364,16 +351,6 @@ def _check_templates(file: ConfigFile, config: Config) -> None:
 
 
 _FILE_NAME = re.compile(r"@?[\w./~-]+\.(txt|md|jinja2?|j2|poml|prompt|tmpl|ya?ml|json)", re.IGNORECASE)
-
-
-def _check_plugins(file: ConfigFile, config: Config, plugins: Sequence[object]) -> None:
-    for index, plugin in enumerate(plugins):
-        try:
-            Hooks([plugin])
-        except Exception as exc:
-            words = str(exc) if isinstance(exc, RegistryError) else f"it raised {type(exc).__name__}: {exc}"
-            where = file.where(("hooks", index))
-            raise ConfigError(f"{where}: hooks: {config.hooks[index]!r} cannot be used: {words}") from exc
 
 
 def _place_of(message: str, config: Config) -> Place:

@@ -68,22 +68,6 @@ ALIASES: Mapping[Kind, Mapping[str, str]] = {
 }
 """Other names of a component, per kind: alias -> name."""
 
-MEANT: Mapping[Kind, Mapping[str, str]] = {
-    "commands": {
-        **dict.fromkeys(("dashboard", "open", "view", "viewer"), "ui"),
-        **dict.fromkeys(("history", "list", "ls", "status"), "runs"),
-        **dict.fromkeys(("inspect", "log", "logs", "trace"), "show"),
-        **dict.fromkeys(("fit", "optimize", "start"), "train"),
-        **dict.fromkeys(("evaluate", "measure", "test"), "eval"),
-        **dict.fromkeys(("create", "new"), "init"),
-        **dict.fromkeys(("diff",), "compare"),
-        **dict.fromkeys(("continue",), "resume"),
-        **dict.fromkeys(("server",), "serve"),
-        **dict.fromkeys(("watch",), "top"),
-    },
-}
-"""Words that are not names, per kind: what people type, and the name that an error asks for."""
-
 State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
 """How a component stands.
 
@@ -126,15 +110,6 @@ CORE = "lightning-core"
 _NAMES_CORE = re.compile(r"\s*lightning[-_.]core(?![-_.\w])", re.IGNORECASE)
 
 
-def core_version() -> str:
-    """Return the version of the core that is installed.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: When the core runs without being installed.
-    """
-    return importlib.metadata.version(CORE)
-
-
 def misfit(requirements: Iterable[str]) -> str | None:
     """Say how a distribution's requirements and the installed core do not fit each other; None when they do.
 
@@ -142,26 +117,19 @@ def misfit(requirements: Iterable[str]) -> str | None:
         requirements: The distribution's `Requires-Dist`. Only those on the core are read, and of these only those
             that hold in this environment without an extra.
     """
-    for line in requirements:
-        if _NAMES_CORE.match(line) and (problem := _misfit(line)) is not None:
-            return problem
+    for line in filter(_NAMES_CORE.match, requirements):
+        # imported here, for it takes long and a core without plugins does not need it
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement as exc:
+            return f"requires {line!r}, which cannot be read ({str(exc).splitlines()[0]})"
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        installed = importlib.metadata.version(CORE)
+        if applies and not requirement.specifier.contains(installed, prereleases=True):
+            return f"requires {CORE}{requirement.specifier}, but {CORE} {installed} is installed"
     return None
-
-
-def _misfit(line: str) -> str | None:
-    # imported here, for it takes long and a core without plugins does not need it
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requirement = Requirement(line)
-    except InvalidRequirement as exc:
-        return f"requires {line!r}, which cannot be read ({str(exc).splitlines()[0]})"
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-        return None
-    installed = core_version()
-    if requirement.specifier.contains(installed, prereleases=True):
-        return None
-    return f"requires {CORE}{requirement.specifier}, but {CORE} {installed} is installed"
 
 
 BLOCK_VARIABLE = "AGL_PLUGINS_BLOCK"
@@ -248,10 +216,8 @@ def take_inventory(entry_points: Iterable[EntryPoint], blocklist: Blocklist) -> 
 
 def _origin(distribution: Distribution | None) -> tuple[str, str, str | None]:
     """Return a distribution's name, its version, and how it does not fit this core."""
-    if distribution is None:
-        return _NO_ORIGIN, "", None
-    metadata = distribution.metadata
-    if not metadata:  # an installation that was cut short; None with the backport `importlib_metadata`
+    metadata = None if distribution is None else distribution.metadata
+    if distribution is None or not metadata:  # an installation that was cut short
         return _NO_ORIGIN, "", None
     return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or "", misfit(distribution.requires or ())
 
@@ -286,8 +252,7 @@ def _with_duplicates(kind: Kind, components: list[Component]) -> list[Component]
 def _duplicate(rivals: list[Component]) -> str:
     first, *others = rivals
     offers = " and by ".join(f"{each.origin} ({each.value})" for each in rivals)
-    distributions = dict.fromkeys(each.distribution for each in rivals)
-    blocks = [f"{BLOCK_VARIABLE}={name}" for name in distributions if name not in (CORE, first.name, _NO_ORIGIN)]
-    block = f"block one of them ({' or '.join(blocks)})" if len(distributions) > 1 and blocks else ""
-    path = f"give its path instead of its name: {others[-1].value!r}"
-    return f"{str(first).partition(' of ')[0]} is offered by {offers}; {f'{block}, or {path}' if block else path}"
+    return (
+        f"{str(first).partition(' of ')[0]} is offered by {offers}; block one of them with {BLOCK_VARIABLE}, or give "
+        f"its path instead of its name: {others[-1].value!r}"
+    )

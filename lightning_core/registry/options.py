@@ -23,10 +23,10 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
     """Return the one of `names` that `name` was probably meant to be; None when none is like it."""
-    text, names = str(name), list(names)
-    begin_alike = [each for each in names if each[:1] == text[:1]]  # 'gen' is in 'agentt', and is not meant
-    near = difflib.get_close_matches(text, names, 1, 0.7) or difflib.get_close_matches(text, begin_alike, 1)
-    return near[0] if near else None
+    text, known = str(name).lower(), {each.lower(): each for each in names}
+    begin_alike = [each for each in known if each[:1] == text[:1]]  # 'gen' is in 'agentt', and is not meant
+    near = difflib.get_close_matches(text, known, 1, 0.7) or difflib.get_close_matches(text, begin_alike, 1)
+    return known[near[0]] if near else None
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:

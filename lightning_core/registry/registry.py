@@ -4,17 +4,16 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import PurePath
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, InvalidOptions, RegistryError, UnknownComponent
 from lightning_core.registry.inventory import (
     ALIASES,
     KINDS,
-    MEANT,
     SINGULAR,
     Blocklist,
     Component,
@@ -35,19 +34,15 @@ THIS_PROCESS = "this process"
 """Stands where a component of an installed distribution names the distribution."""
 
 
+@dataclass(frozen=True, eq=False)
 class Registration:
-    """A component that a registry knows until `remove`, or until the end of a `with` block.
+    """A component that a registry knows until `remove`, or until the end of a `with` block."""
 
-    Args:
-        component: What is known of it.
-        target: The component itself: a class, a function that returns an instance, or an instance.
-        forget: Makes the registry forget it.
-    """
-
-    def __init__(self, component: Component, target: object, forget: "Callable[[Registration], None]") -> None:
-        self.component = component
-        self.target = target
-        self._forget = forget
+    component: Component
+    """What is known of it."""
+    target: object
+    """The component itself: a class, a function that returns an instance, or an instance."""
+    _forget: "Callable[[Registration], None]"
 
     def remove(self) -> None:
         """Make the registry forget the component. What was built from it stays. Idempotent."""
@@ -56,9 +51,7 @@ class Registration:
     def __enter__(self) -> Component:
         return self.component
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
 
@@ -240,11 +233,7 @@ class Registry:
     def _named(self, kind: Kind, name: str) -> Component:
         self._require_kind(kind)
         own = self._own(kind)
-        aliases, known = ALIASES.get(kind, {}), {*own, *(each.name for each in self._installed[kind])}
-        wanted = aliases.get(name, name)
-        if wanted not in known and name not in known:  # as in "APO"
-            lower = aliases.get(name.lower(), name.lower())
-            wanted = lower if lower in known or lower in SHIPS_IN.get(kind, {}) else wanted
+        wanted = ALIASES.get(kind, {}).get(name, name)
         if name in own or wanted in own:
             return own.get(name) or own[wanted]
         by_state = {each.state: each for each in reversed(self._installed[kind]) if each.name == wanted}
@@ -291,17 +280,14 @@ class Registry:
     def _unknown(self, kind: Kind, name: str, wanted: str) -> str:
         ships_in = SHIPS_IN.get(kind, {})
         if wanted in ships_in:
-            which = f"{wanted!r}" if name == wanted else f"{name!r} is another name of {wanted!r}, which"
-            return f"{which} is not installed; it ships in {ships_in[wanted]}. {how_to_install(ships_in[wanted])}"
-        alias = "" if name == wanted else f" (another name of {wanted!r})"
-        message = f"no {SINGULAR[kind]} named {name!r}{alias}; installed: {self._names(kind)}"
+            return f"{wanted!r} is not installed; it ships in {ships_in[wanted]}. {how_to_install(ships_in[wanted])}"
+        message = f"no {SINGULAR[kind]} named {name!r}; installed: {self._names(kind)}"
         module, _, attribute = name.rpartition(".")
         if module:
             return f"{message}. A path is written {module + ':' + attribute!r}"
         installed = [component.name for component in self.components(kind)]
         aliases = [alias for alias, target in ALIASES.get(kind, {}).items() if target in installed]
-        guess = MEANT.get(kind, {}).get(wanted)
-        guess = guess or nearest(wanted, [*installed, *aliases]) or nearest(wanted, ships_in)
+        guess = nearest(wanted, [*installed, *aliases]) or nearest(wanted, ships_in)
         message += f". Did you mean {guess!r}?" if guess is not None else ""
         if guess is None or guess in installed or guess in aliases:
             return message

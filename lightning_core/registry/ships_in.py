@@ -3,94 +3,48 @@
 from collections.abc import Mapping
 from typing import Final
 
-SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
-    "agents": {
-        "command": "lightning-agents",
-        "url": "lightning-agents",
-    },
+_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "agents": {"lightning-agents": "command url"},
     "algorithms": {
-        "apo": "lightning-apo",
-        "evaluate": "lightning-evals",
-        "evaluate-model": "lightning-evals",
-        "gate": "lightning-evals",
-        "gepa": "lightning-gepa",
-        "grpo": "lightning-grpo",
-        "label-agreement": "lightning-evals",
-        "ppo": "lightning-verl",
-        "rloo": "lightning-grpo",
-        "verl": "lightning-verl",
+        "lightning-apo": "apo",
+        "lightning-evals": "evaluate evaluate-model gate label-agreement",
+        "lightning-gepa": "gepa",
+        "lightning-grpo": "grpo rloo",
+        "lightning-verl": "ppo verl",
     },
     "backends": {
-        "litellm": "lightning-litellm",
-        "openai": "lightning-proxy",
-        "sglang-tokens": "lightning-tokens",
-        "tokens": "lightning-tokens",
-        "vllm-tokens": "lightning-tokens",
+        "lightning-litellm": "litellm",
+        "lightning-proxy": "openai",
+        "lightning-tokens": "sglang-tokens tokens vllm-tokens",
     },
     "commands": {
-        "agentops": "lightning-agentops",
-        "check": "lightning-evals",
-        "compare": "lightning-viewer",
-        "environments": "lightning-environments",
-        "eval": "lightning-evals",
-        "gate": "lightning-evals",
-        "import": "lightning-export",
-        "judge-check": "lightning-evals",
-        "legacy": "lightning-legacy",
-        "proxy": "lightning-proxy",
-        "referee": "lightning-referee",
-        "report": "lightning-viewer",
-        "show": "lightning-viewer",
-        "store": "lightning-http",
-        "tasks": "lightning-export",
-        "top": "lightning-viewer",
-        "ui": "lightning-viewer",
-        "vllm": "lightning-tokens",
-        "worker": "lightning-http",
+        "lightning-agentops": "agentops",
+        "lightning-environments": "environments",
+        "lightning-evals": "check eval gate judge-check",
+        "lightning-export": "import tasks",
+        "lightning-http": "store worker",
+        "lightning-legacy": "legacy",
+        "lightning-proxy": "proxy",
+        "lightning-referee": "referee",
+        "lightning-tokens": "vllm",
+        "lightning-viewer": "compare report show top ui",
     },
-    "environments": {
-        "harbor": "lightning-environments",
-        "openenv": "lightning-environments",
-        "reasoning_gym": "lightning-environments",
-    },
-    "exports": {
-        "atif": "lightning-export",
-        "hf": "lightning-export",
-        "jsonl": "lightning-export",
-        "model": "lightning-tokens",
-        "otlp": "lightning-export",
-        "parquet": "lightning-export",
-    },
-    "graders": {
-        "agentos": "lightning-agentos",
-        "judge": "lightning-evals",
-    },
-    "loggers": {
-        "tensorboard": "lightning-export",
-        "wandb": "lightning-export",
-    },
-    "pages": {
-        "viewer": "lightning-viewer",
-    },
-    "proxies": {
-        "proxy": "lightning-proxy",
-    },
-    "runners": {
-        "agentos": "lightning-agentos",
-    },
-    "stores": {
-        "http": "lightning-http",
-        "mongo": "lightning-mongo",
-        "sqlite": "lightning-sqlite",
-    },
-    "strategies": {
-        "processes": "lightning-http",
-        "ray": "lightning-ray",
-    },
-    "tracers": {
-        "agentops": "lightning-agentops",
-        "weave": "lightning-weave",
-    },
+    "environments": {"lightning-environments": "harbor openenv reasoning_gym"},
+    "exports": {"lightning-export": "atif hf jsonl otlp parquet", "lightning-tokens": "model"},
+    "graders": {"lightning-agentos": "agentos", "lightning-evals": "judge"},
+    "loggers": {"lightning-export": "tensorboard wandb"},
+    "pages": {"lightning-viewer": "viewer"},
+    "proxies": {"lightning-proxy": "proxy"},
+    "runners": {"lightning-agentos": "agentos"},
+    "stores": {"lightning-http": "http", "lightning-mongo": "mongo", "lightning-sqlite": "sqlite"},
+    "strategies": {"lightning-http": "processes", "lightning-ray": "ray"},
+    "tracers": {"lightning-agentops": "agentops", "lightning-weave": "weave"},
+}
+"""Kind -> distribution -> names."""
+
+SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
+    kind: {name: where for where, names in shipped.items() for name in names.split()}
+    for kind, shipped in _NAMES.items()
 }
 """Kind -> name -> distribution."""
 

@@ -125,10 +125,10 @@ def test_a_run_that_its_budget_has_ended_says_so_everywhere(run: Agl, runs_dir: 
 
     assert re.search(rf"^{folder.run_id}  baseline +budget \(calls\)  ", run("runs").stdout, re.M)
     assert json.loads(run("runs", "--json").stdout)[0]["ended_by"] == "calls"
-    shown = run("runs", "show", folder.run_id).stdout
+    shown = run("show", folder.run_id).stdout
     assert f"  budget     {told}\n" in shown
     assert "  usage      the agent made 4 model calls, " in shown
-    assert shown.endswith(more)
+    assert more in shown
 
 
 @pytest.mark.usefixtures("config")

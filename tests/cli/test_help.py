@@ -10,8 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lightning_core.cli import agl
-from lightning_core.cli.completion import SHELLS, completion
+from lightning_core.cli import agl, completion
 
 
 def commands() -> dict[str, click.Command]:
@@ -75,20 +74,7 @@ def test_older_name_is_the_same_command(older: str, name: str) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("view", "ui"), ("list", "runs"), ("logs", "show"), ("trian", "train")])
-def test_word_for_a_command_finds_it(typed: str, meant: str) -> None:
-    result = CliRunner().invoke(agl, [typed])
-    assert result.exit_code == 2
-    assert f"Error: no command named {typed!r}; " in result.stderr
-    assert result.stderr.endswith(f" Did you mean {meant!r}? Or see `agl --help`\n")
-
-
-def test_command_that_does_not_serve_is_refused_by_serve() -> None:
-    result = CliRunner().invoke(agl, ["serve", "train"])
-    assert (result.exit_code, result.stderr) == (2, "Error: No such command 'train'; see `agl serve --help`\n")
-
-
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_needs(shell: str) -> None:
     if shell == "bash" and shutil.which("bash") is None:
         pytest.skip("there is no bash")

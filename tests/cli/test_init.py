@@ -1,6 +1,5 @@
 """`agl init`: a project that trains at once."""
 
-import importlib
 import json
 import os
 import re
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lightning_core.cli import agl
 from lightning_core.cli.init import init
-from lightning_core.registry import Registry
 
 FILES = [
     "README.md",
@@ -113,7 +112,7 @@ def test_without_a_name_it_is_the_current_folder(tmp_path: Path, monkeypatch: py
 def test_nothing_is_written_where_something_would_be_overwritten(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("mine")
     (tmp_path / "config.yaml").write_text("mine")
-    result = CliRunner().invoke(init, [str(tmp_path)])
+    result = CliRunner().invoke(agl, ["init", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr == (
         f"Error: nothing was written, because this is there already: {tmp_path}/agent.py, {tmp_path}/config.yaml; "
@@ -121,13 +120,3 @@ def test_nothing_is_written_where_something_would_be_overwritten(tmp_path: Path)
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.py", "config.yaml"]
     assert (tmp_path / "agent.py").read_text() == "mine"
-
-
-def test_where_the_algorithm_is_missing_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.import_module("lightning_core.cli.init"), "default_registry", lambda: Registry([]))
-    result = CliRunner().invoke(init, [str(tmp_path)])
-    assert result.exit_code == 0
-    assert "'apo', which is not installed; it ships in lightning-apo" in result.stdout
-    assert "pip install . ./plugins/lightning-apo" in result.stdout

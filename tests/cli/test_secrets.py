@@ -145,7 +145,7 @@ def test_prompts_are_hidden_only_where_they_have_a_secret_of_the_config(
     (folder,) = runs_dir.iterdir()
     kept = json.loads((folder / "manifest.json").read_text())["origin"]["config"]["initial_resources"]
     assert kept["auth"]["template"] == SHOWN
-    assert SHOWN in run("runs", "show", folder.name).stdout
+    assert SHOWN in run("show", folder.name).stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="files have modes there")

@@ -143,13 +143,3 @@ def test_every_value_has_a_line(tmp_path_factory: pytest.TempPathFactory, values
             check(inner, (*place, key))
 
     check(file.values, ())
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("config.yaml", "a: " + "[" * 5000 + "]" * 5000), ("config.toml", "a = " + "[" * 5000 + "]" * 5000)],
-)
-def test_text_that_is_nested_too_deeply_says_so(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=rf"^{tmp_path}/{name}(:1)?: it is nested too deeply$"):
-        read_config(tmp_path / name)

@@ -1,11 +1,14 @@
-"""Agents that environments come with."""
+"""Agents that environments come with, and libraries that they need."""
 
 import functools
+import importlib
 import ssl
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.agent import rollout
+from lightning_core.errors import ConfigError
 from lightning_core.types import LLM, PromptTemplate
 
 if TYPE_CHECKING:
@@ -36,3 +39,18 @@ async def one_call(task: Any, llm: LLM, prompt_template: PromptTemplate) -> str:
             model=llm.model, messages=[{"role": "user", "content": prompt}], **llm.sampling_parameters
         )
     return completion.choices[0].message.content or ""
+
+
+def library(module: str, *, extra: str) -> ModuleType:
+    """Import the library of an environment.
+
+    Raises:
+        ConfigError: When it is not there, or cannot be imported; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise ConfigError(
+            f"environment {extra.replace('-', '_')!r} needs the package {extra}, which cannot be imported ({exc}); "
+            f"install it, from a checkout of Lightning Core: pip install './plugins/lightning-environments[{extra}]'"
+        ) from exc

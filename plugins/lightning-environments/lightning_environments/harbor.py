@@ -17,7 +17,7 @@ from typing import Any
 
 from lightning_core.agent import Environment, LitAgent
 from lightning_core.errors import ConfigError
-from lightning_environments.extras import library
+from lightning_environments.agents import library
 
 _OUT_OF_REACH = 75
 """The exit status by which a program says that what it needs cannot be reached."""

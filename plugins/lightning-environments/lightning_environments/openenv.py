@@ -15,8 +15,7 @@ from lightning_core.agent import Environment, LitAgent, rollout
 from lightning_core.emitter import emit_message
 from lightning_core.errors import ConfigError, Fault, LightningError
 from lightning_core.types import LLM, PromptTemplate
-from lightning_environments.agents import client_of
-from lightning_environments.extras import library
+from lightning_environments.agents import client_of, library
 
 _REFUSALS = frozenset({"INVALID_JSON", "UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR"})
 """Errors that what was sent may be to blame for; others are of the server."""

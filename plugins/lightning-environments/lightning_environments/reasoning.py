@@ -15,8 +15,7 @@ from typing import Any
 from lightning_core.agent import Environment, LitAgent
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
-from lightning_environments.agents import one_call
-from lightning_environments.extras import library
+from lightning_environments.agents import library, one_call
 
 _UNSTABLE = frozenset(
     {

@@ -1,3 +1,6 @@
+from .agreement import (
+    LabelAgreement as LabelAgreement,
+)
 from .evaluation import (
     Evaluate as Evaluate,
     Evaluation as Evaluation,
@@ -10,9 +13,6 @@ from .gate import (
 )
 from .judge import (
     Judge as Judge,
-)
-from .labels import (
-    LabelAgreement as LabelAgreement,
 )
 
 __all__ = [

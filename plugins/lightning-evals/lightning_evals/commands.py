@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +16,22 @@ _KINDS = ("test", "val", "train")
 """The datasets that a config may have, what is evaluated on by default first."""
 
 
+range_option = click.option(
+    "--range",
+    "reward_range",
+    type=(float, float),
+    default=(0.0, 1.0),
+    show_default=True,
+    help="The lowest and the highest reward that there can be.",
+)
+
+
 def evaluation_options(command: Any) -> Any:
-    """Give a command the options of what is run on what."""
+    """Give a command the options of what is run on what, how often."""
     for option in (
+        click.option(
+            "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
+        ),
         click.option(
             "--resources",
             metavar="RUN|FILE",
@@ -46,9 +59,8 @@ def evaluation_options(command: Any) -> Any:
 )
 @click.option("--python", metavar="PATH", help="The interpreter of vLLM's environment; without it, this one.")
 @click.option("--as", "replaces", metavar="NAME", help="Whose place the --model takes, where llm_proxy has several.")
-@click.option("--samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default.")
 @click.option(
-    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
+    "--samples", "max_samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default."
 )
 @click.option(
     "--pass-at",
@@ -61,17 +73,16 @@ def evaluation_options(command: Any) -> Any:
 @click.pass_context
 def evaluate(
     context: click.Context,
+    /,
     config: Path,
-    arguments: tuple[str, ...],
     resources: str | None,
     dataset: str | None,
+    options: RunOptions,
     model: str | None,
-    python: str | None,
     replaces: str | None,
-    samples: int | None,
-    repeat: int,
-    pass_at: float,
-    **options: Unpack[RunOptions],
+    python: str | None,
+    arguments: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Evaluate the agent of a CONFIG file: reward, pass@k, cost.
 
@@ -88,17 +99,14 @@ def evaluate(
     # Imported here, so that listing the commands stays fast.
     from lightning_core.cli.job import run_changed
 
-    which: dict[str, Any] = {"name": "evaluate"}
+    algorithm = {"name": "evaluate", **given}
     if model is not None:
-        which = {"name": "evaluate-model", "model": _absolute(model), "arguments": list(arguments), "python": python}
-        which["replaces"] = replaces
-    elif replaces is not None:
-        raise click.UsageError("--as says whose place --model takes; give --model, too")
-    elif arguments or python is not None:
-        given = "--python" if python is not None else shlex.join(arguments)
-        raise click.UsageError(f"{given} is for vLLM, which serves a model with --model only; name the model, too")
-    algorithm = {**which, "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
-    run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), **options)
+        served = {"model": _absolute(model), "arguments": list(arguments), "python": python, "replaces": replaces}
+        algorithm |= {"name": "evaluate-model", **served}
+    elif replaces is not None or arguments or python is not None:
+        named = "--as" if replaces is not None else "--python" if python is not None else shlex.join(arguments)
+        raise click.UsageError(f"{named} is about a model that vLLM serves; name it with --model, too")
+    run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), options)
 
 
 @click.command()
@@ -110,17 +118,7 @@ def evaluate(
     "--max-drop", type=float, default=0.02, show_default=True, help="How much smaller the mean reward may be, at most."
 )
 @evaluation_options
-@click.option(
-    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
-)
-@click.option(
-    "--range",
-    "reward_range",
-    type=(float, float),
-    default=(0.0, 1.0),
-    show_default=True,
-    help="The lowest and the highest reward that there can be.",
-)
+@range_option
 @click.option(
     "--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcome to this file, too."
 )
@@ -128,15 +126,15 @@ def evaluate(
 @click.pass_context
 def gate(
     context: click.Context,
+    /,
     config: Path,
-    baseline: str,
-    max_drop: float,
     resources: str | None,
     dataset: str | None,
-    repeat: int,
+    options: RunOptions,
+    baseline: str,
     reward_range: tuple[float, float],
     markdown: Path | None,
-    **options: Unpack[RunOptions],
+    **given: Any,
 ) -> None:
     """Check that an agent is not worse than agl eval measured it.
 
@@ -158,25 +156,18 @@ def gate(
     output = options["output"]
     for path in (markdown, output):
         check_output(path)
-    low, high = reward_range
     root = runs_root(options["runs_dir"])
     path = Path(baseline) if Path(baseline).is_file() else find_run(root, baseline).path / FILE
     if not path.is_file():
         raise ConfigError(f"--baseline {baseline} is a run without an {FILE}; name a run of agl eval")
     Evaluation.read(path)
-    algorithm = {
-        "name": "gate",
-        "baseline": str(path.absolute()),
-        "max_drop": max_drop,
-        "repeat": repeat,
-        "low": low,
-        "high": high,
-        "output": None if output is None else str(output.absolute()),
-        "markdown": None if markdown is None else str(markdown.absolute()),
-    }
+    low, high = reward_range
+    algorithm = {"name": "gate", "baseline": str(path.absolute()), "low": low, "high": high, **given}
+    for name, file in (("output", output), ("markdown", markdown)):
+        algorithm[name] = None if file is None else str(file.absolute())
     changes = evaluation_of(config, algorithm, dataset, resources, options)
     options["output"] = None  # the outcome goes there, not the result of the run
-    run_changed(context, config, changes, **options)
+    run_changed(context, config, changes, options)
 
 
 @click.command()
@@ -251,12 +242,7 @@ def check(
     overrides="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
 )
 @click.pass_context
-def judge_check(
-    context: click.Context,
-    config: Path,
-    labels: Path,
-    **options: Unpack[RunOptions],
-) -> None:
+def judge_check(context: click.Context, config: Path, labels: Path, options: RunOptions) -> None:
     """Compare the grader of a CONFIG file with people's labels.
 
     LABELS is a dataset file. Each of its samples has a `task`, a `result`, which is what an agent returned, and a
@@ -271,7 +257,7 @@ def judge_check(
     # Imported here, so that listing the commands stays fast.
     from lightning_core.cli.job import run_changed
 
-    run_changed(context, config, _comparison(config, labels, options["overrides"]), **options)
+    run_changed(context, config, _comparison(config, labels, options["overrides"]), options)
 
 
 def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -280,7 +266,7 @@ def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[
     from lightning_core.config.components import import_path
     from lightning_core.config.files import override, read_config
     from lightning_core.errors import ConfigError
-    from lightning_evals.labels import OnLabelled, given_result
+    from lightning_evals.agreement import OnLabelled, given_result
 
     reward: Any = override(read_config(config), overrides).values.get("reward")
     if reward is None:

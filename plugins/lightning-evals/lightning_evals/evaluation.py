@@ -1,4 +1,4 @@
-"""The algorithm that evaluates an agent: each sample some times, with what came of each trial."""
+"""The algorithm that evaluates an agent: each sample some times, with the outcome of each trial."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -14,11 +14,12 @@ from lightning_core.adapter.usage import usage_in
 from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch, store_resources
 from lightning_core.algorithm.estimates import Estimate, estimate
-from lightning_core.errors import InvalidInput, NoRewards, RunFolderError, first_fault
+from lightning_core.errors import ConfigError, InvalidInput, NoRewards, RunFolderError, first_fault
+from lightning_core.runs.manifest import write_atomically
 from lightning_core.secrets import hide_keys, hide_keys_in
 from lightning_core.store import LightningStore
 from lightning_core.texts import cut
-from lightning_core.types import Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
+from lightning_core.types import LLM, Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
 
 FILE: Final = "evaluation.json"
 """Where an evaluation is kept in the folder of its run."""
@@ -74,13 +75,13 @@ class SampleTrials(BaseModel):
         return 0 < len(known) < len(rewards) or (bool(known) and max(known) - min(known) > _NEARLY)
 
 
-class Record(BaseModel):
-    """What a file of JSON has."""
+class Evaluation(BaseModel):
+    """What an evaluation found, sample by sample, as its file has it."""
 
     model_config = ConfigDict(frozen=True)
 
-    called: ClassVar[str]
-    """What it is, for messages."""
+    run_id: str
+    samples: list[SampleTrials]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -92,9 +93,9 @@ class Record(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as exc:
-            raise RunFolderError(f"cannot read {cls.called} from {path}: {exc.strerror}") from exc
+            raise RunFolderError(f"cannot read an evaluation from {path}: {exc.strerror}") from exc
         except ValidationError as exc:
-            raise RunFolderError(f"{path} is not {cls.called}: {first_fault(exc)}") from exc
+            raise RunFolderError(f"{path} is not an evaluation: {first_fault(exc)}") from exc
 
     def write(self, path: Path) -> None:
         """Write it down.
@@ -102,16 +103,7 @@ class Record(BaseModel):
         Raises:
             RunFolderError: When that is not possible.
         """
-        write_file(path, self.model_dump_json(indent=1) + "\n", called=self.called)
-
-
-class Evaluation(Record):
-    """What an evaluation found, sample by sample, as its file has it."""
-
-    called: ClassVar = "an evaluation"
-
-    run_id: str
-    samples: list[SampleTrials]
+        write_atomically(path, self.model_dump_json(indent=1) + "\n")
 
 
 class Evaluate(FastAlgorithm):
@@ -197,16 +189,76 @@ class Evaluate(FastAlgorithm):
             self.evaluation.write(recording.folder.path / FILE)
 
 
-def write_file(path: Path, text: str, *, called: str) -> None:
-    """Write a text.
+class EvaluateModel(Evaluate):
+    """`Evaluate` with a trained model, which vLLM serves while that lasts, in the place of one of the proxy's.
 
-    Raises:
-        RunFolderError: When that is not possible; says what it is called.
+    Args:
+        model: A folder, such as `agl export RUN --to model` writes, or a name at Hugging Face.
+        replaces: The name in the proxy's model_list whose place it takes; None where there is only one. The others,
+            such as a judge's, stay.
+        arguments: vLLM's own.
+        python: The interpreter of the environment that vLLM is installed in; None for this one.
+        repeat: As with `Evaluate`, as what follows.
     """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise RunFolderError(f"cannot write {called} to {path}: {exc.strerror}") from exc
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        replaces: str | None = None,
+        arguments: Sequence[str] = (),
+        python: str | None = None,
+        repeat: PositiveInt = 1,
+        max_samples: PositiveInt | None = None,
+        pass_at: float = 1.0,
+        mode: RolloutMode = "test",
+    ) -> None:
+        super().__init__(repeat=repeat, max_samples=max_samples, pass_at=pass_at, mode=mode)
+        self.model = model
+        self.replaces = replaces
+        self.arguments = arguments
+        self.python = python
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Serve, and evaluate.
+
+        Raises:
+            ConfigError: When lightning-tokens is not installed.
+            InvalidInput: When it is not clear whose place the model takes, or agents call one past the proxy.
+            VLLMFailed: When vLLM does not start.
+        """
+        try:
+            from lightning_proxy import LLMProxy
+            from lightning_tokens.vllm.server import VLLMServer
+        except ImportError as exc:
+            raise ConfigError(
+                "a model is served with lightning-tokens, which is not installed: from a checkout of Lightning Core, "
+                "pip install . ./plugins/lightning-{http,proxy,tokens}"
+            ) from exc
+        proxy = self.get_llm_proxy()
+        if not isinstance(proxy, LLMProxy) or not proxy.model_list:
+            raise InvalidInput(
+                "the model takes the place of one of the proxy, and there is none; give llm_proxy a model_list with "
+                "the name that the agent asks for"
+            )
+        names = proxy.models()
+        name = names[0] if self.replaces is None else self.replaces
+        if name not in names or (self.replaces is None and len(names) > 1):
+            raise InvalidInput(
+                f"the model takes the place of one of {', '.join(names)}; say which with --as NAME, or with replaces "
+                f"from Python; got {self.replaces!r}"
+            )
+        past = [name for name, each in (self.get_initial_resources() or {}).items() if type(each) is LLM]
+        if past:
+            raise InvalidInput(f"initial_resources: the calls of {past[0]!r} do not go through the proxy; leave it out")
+        async with VLLMServer(self.model, arguments=self.arguments, python=self.python) as server:
+            before = list(proxy.model_list)
+            others = [each for each in before if each["model_name"] != name]
+            proxy.update_model_list([*others, server.model_config(name)])
+            try:
+                await super().run(train_dataset, val_dataset)
+            finally:
+                proxy.update_model_list(before)
 
 
 def key_of(sample: Any) -> str:
@@ -229,11 +281,7 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
     """Return the probability that at least one of k trials passes, estimated from n trials without bias.
 
     1 - C(n - passed, k) / C(n, k): Chen et al. 2021, arXiv:2107.03374, equation 1.
-
-    Raises:
-        ValueError: When there are fewer than k trials, or more passed than there are.
     """
-    _check_counts(n, passed, k)
     return 1 - math.comb(n - passed, k) / math.comb(n, k)
 
 
@@ -241,17 +289,8 @@ def pass_hat_k(n: int, passed: int, k: int) -> float:
     """Return the probability that all of k trials pass, estimated from n trials without bias.
 
     C(passed, k) / C(n, k): Yao et al. 2024, arXiv:2406.12045, section 3.
-
-    Raises:
-        ValueError: When there are fewer than k trials, or more passed than there are.
     """
-    _check_counts(n, passed, k)
     return math.comb(passed, k) / math.comb(n, k)
-
-
-def _check_counts(n: int, passed: int, k: int) -> None:
-    if not (1 <= k <= n and 0 <= passed <= n):
-        raise ValueError(f"{passed} of {n} trials passed, and k is {k}; k is from 1 to n, and no more passed than n")
 
 
 def summarise(

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
@@ -13,19 +13,18 @@ from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import number_text, paired_difference
 from lightning_core.errors import InvalidInput
+from lightning_core.runs.manifest import write_atomically
 from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutMode, samples_of
 from lightning_evals.evaluation import (
     Evaluate,
     Evaluation,
-    Record,
     SampleTrials,
     Trial,
     key_of,
     mean_of,
     require_reward,
     summarise,
-    write_file,
 )
 from lightning_evals.sequential import anytime_bounds
 
@@ -72,10 +71,10 @@ class Regression(BaseModel):
     """Why a rollout of it gave no reward."""
 
 
-class GateResult(Record):
+class GateResult(BaseModel):
     """What a gate has found."""
 
-    called: ClassVar = "the outcome of a gate"
+    model_config = ConfigDict(frozen=True)
 
     outcome: Outcome
     max_drop: float
@@ -132,19 +131,20 @@ class GateResult(Record):
             "|---|---|---|---|",
             self.reward.row("reward"),
         ]
-        lines += [each.row(name) for name, each in self._others() if each is not None]
+        others = [("seconds a rollout", self.seconds), ("dollars a rollout", self.cost_usd)]
+        lines += [each.row(name) for name, each in others if each is not None]
         if self.outcome == "undecided" and self.of < self.needed:
             lines += ["", f"Where nothing changes, it takes about {self.needed} samples to rule out such a drop."]
-        if self.lost:
-            lines += ["", f"{self.lost} samples were lost to faults."]
-        if self.hidden:
-            lines += ["", f"{self.faulted} rollouts had faults, which could hide a drop of {number_text(self.hidden)}."]
-        if self.lost_before:
-            lines += ["", f"{self.lost_before} samples were lost to faults in the baseline."]
-        if self.not_in_dataset:
-            lines += ["", f"{self.not_in_dataset} samples of the baseline are not in the dataset."]
-        if self.not_in_baseline:
-            lines += ["", f"{self.not_in_baseline} samples of the dataset are not in the baseline."]
+        hidden = f"{self.faulted} rollouts had faults, which could hide a drop of {number_text(self.hidden)}."
+        counted = {
+            f"{self.lost} samples were lost to faults.": self.lost,
+            hidden: self.hidden,
+            f"{self.lost_before} samples were lost to faults in the baseline.": self.lost_before,
+            f"{self.not_in_dataset} samples of the baseline are not in the dataset.": self.not_in_dataset,
+            f"{self.not_in_baseline} samples of the dataset are not in the baseline.": self.not_in_baseline,
+        }
+        for sentence, count in counted.items():
+            lines += ["", sentence] if count else []
         if self.regressions:
             lines += ["", "Dropped the most:", ""]
             lines += [
@@ -156,9 +156,6 @@ class GateResult(Record):
             lines += ["", "Flaky, so that their rollouts differ without a change:", ""]
             lines += [f"- {_quoted(task)}" for task in self.flaky]
         return "\n".join(lines) + "\n"
-
-    def _others(self) -> list[tuple[str, Change | None]]:
-        return [("seconds a rollout", self.seconds), ("dollars a rollout", self.cost_usd)]
 
 
 class Gate(Evaluate):
@@ -278,9 +275,9 @@ class Gate(Evaluate):
             }
         )
         if self.output is not None:
-            self.result.write(Path(self.output))
+            write_atomically(Path(self.output), self.result.model_dump_json(indent=1) + "\n")
         if self.markdown is not None:
-            write_file(Path(self.markdown), self.result.markdown(), called=self.result.called)
+            write_atomically(Path(self.markdown), self.result.markdown())
 
     def conclude(self) -> Conclusion | None:
         """Return the outcome; the exit status is 0 when it passed, 1 when the agent got worse, 4 when neither is clear.
@@ -366,9 +363,8 @@ def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Ch
 
 
 def _remove(*files: str | None) -> None:
-    for file in files:
-        if file is not None:
-            Path(file).unlink(missing_ok=True)
+    for file in filter(None, files):
+        Path(file).unlink(missing_ok=True)
 
 
 def _quoted(text: str) -> str:

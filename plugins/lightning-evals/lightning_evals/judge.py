@@ -4,14 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lightning_http.post import post
-from pydantic import PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from lightning_core.agent import Grader
-from lightning_core.errors import Fault, InvalidResult, MissingResource, ProxyError, ServiceFailed
+from lightning_core.errors import Fault, InvalidResult, MissingResource, ProxyError, ServiceFailed, first_fault
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
 
 MAX_POINTS = 100
@@ -41,13 +40,14 @@ _AGAIN = "Your last reply could not be read: {problem}. Reply with the JSON obje
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(BaseModel):
     """What a judge said."""
 
+    model_config = ConfigDict(strict=True, extra="forbid")
+
     reason: str
-    score: int
-    """From 0 to the judge's `points`."""
+    score: int = Field(ge=0)
+    """Up to the judge's `points`."""
 
 
 class UnreadableJudgement(ValueError):
@@ -70,18 +70,14 @@ def read_judgement(reply: object, *, points: int) -> Judgement:
     fenced = _FENCED.fullmatch(text)
     try:
         found = json.loads(text if fenced is None else fenced[1], object_pairs_hook=_without_repetition)
+        judgement = Judgement.model_validate(found)
     except (json.JSONDecodeError, RecursionError) as exc:
         raise UnreadableJudgement("it is not one JSON object") from exc
-    if not isinstance(found, dict):
-        raise UnreadableJudgement("it is not one JSON object")
-    if found.keys() != {"reason", "score"}:
-        raise UnreadableJudgement("its keys are not 'reason' and 'score'")
-    reason, score = found["reason"], found["score"]
-    if not isinstance(reason, str):
-        raise UnreadableJudgement("its reason is not a text")
-    if type(score) is not int or not 0 <= score <= points:
+    except ValidationError as exc:
+        raise UnreadableJudgement(f"it is not as asked: {first_fault(exc)}") from exc
+    if judgement.score > points:
         raise UnreadableJudgement(f"its score is not a whole number from 0 to {points}")
-    return Judgement(reason, score)
+    return judgement
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,8 +124,6 @@ class Judge(Grader):
             raise ValueError("rubric is empty; say when an answer is good")
         if not 1 <= points <= MAX_POINTS:
             raise ValueError(f"points is {points}; it is a whole number from 1 to {MAX_POINTS}")
-        if tries < 1:
-            raise ValueError(f"tries is {tries}; it is a whole number from 1 on")
         super().__init__(self._score, model=model)
         self.rubric = rubric.strip()
         self.points = points

@@ -121,7 +121,7 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
         ),
         (["--pass-at", "nan"], "pass_at is nan; it is a reward, a finite number"),
         (["--model", "./trained"], "--model ./trained: there is no such folder, and it is no name at Hugging Face"),
-        (["--", "--max-model-len", "99"], "--max-model-len 99 is for vLLM, which serves a model with --model only"),
+        (["--", "--max-model-len", "99"], "--max-model-len 99 is about a model that vLLM serves; name it"),
         (["--set", "algorithm.arguments=[--max-model-len]"], "--set algorithm has no effect"),
         (["--repeat", "0"], "'--repeat': 0 is not in the range x>=1"),
     ],

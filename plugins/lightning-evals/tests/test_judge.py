@@ -108,7 +108,7 @@ async def test_a_judge_that_can_never_be_read_is_a_failure_and_no_score_of_zero(
     engine.replies = ["0"]
     reward = {"name": "judge", "rubric": "It is polite.", "tries": 2}
     trainer = trainer_of(engine, reward)
-    with pytest.raises(NoRewards, match="no reply of the judge could be read, of 2: it is not one JSON object"):
+    with pytest.raises(NoRewards, match="no reply of the judge could be read, of 2: it is not as asked"):
         await trainer.fit_async(echo, ["Please."])
     assert len(engine.received) == 2
     found, _ = await only(trainer)
@@ -200,19 +200,17 @@ def test_a_judgement_is_one_object(text: str) -> None:
     [
         (None, "it has no text"),
         ("  ", "it has no text"),
-        ("1", "it is not one JSON object"),
+        ("1", "it is not as asked"),
         ("Sure! " + said(1), "it is not one JSON object"),
         (said(0) + said(1), "it is not one JSON object"),
         ("[" * 100_000, "it is not one JSON object"),
-        ('{"score": 1}', "its keys are not"),
-        ('{"reason": "", "score": 1, "final": 0}', "its keys are not"),
+        ('{"score": 1}', "reason: Field required"),
+        ('{"reason": "", "score": 1, "final": 0}', "final: Extra inputs are not permitted"),
         ('{"reason": "", "score": 0, "score": 1}', "it has a key twice"),
-        (said(1, reason=None), "its reason is not a text"),
-        (said("1"), "its score is not a whole number from 0 to 1"),
-        (said(1.0), "its score is not a whole number"),
-        (said(True), "its score is not a whole number"),
-        (said(2), "its score is not a whole number"),
-        (said(-1), "its score is not a whole number"),
+        (said(1, reason=None), "reason: Input should be a valid string"),
+        *((said(score), "score: Input should be a valid integer") for score in ("1", 1.0, True)),
+        (said(2), "its score is not a whole number from 0 to 1"),
+        (said(-1), "score: Input should be greater than or equal to 0"),
     ],
 )
 def test_anything_else_is_unreadable(text: Any, problem: str) -> None:

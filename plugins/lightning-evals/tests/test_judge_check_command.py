@@ -70,9 +70,12 @@ def test_programs_get_the_agreement_as_metrics(agl_judge: Agl) -> None:
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
-        ("text", "labelled sample 1 is a str; a labelled sample is a mapping with task, result and label"),
-        ({"task": "a", "label": 1}, "labelled sample 1 has no 'result'; a labelled sample is a mapping with task"),
-        ({"task": "a", "result": "b", "label": "good"}, "labelled sample 1 has the label 'good'; a label is a number"),
+        ("text", "a labelled sample is a mapping with task, result and label"),
+        (
+            {"task": "a", "label": 1},
+            "labelled sample 1: result: Field required; a labelled sample is a mapping",
+        ),
+        ({"task": "a", "result": "b", "label": "good"}, "labelled sample 1: label: Input should be a valid number; "),
     ],
 )
 def test_a_sample_without_a_label_is_named(agl_judge: Agl, sample: object, words: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet as pq
+from pydantic_core import to_json
 
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
@@ -68,25 +68,13 @@ Open = Callable[[Path, pa.Schema], AbstractContextManager[Add]]
 
 @contextmanager
 def _lines(path: Path, schema: pa.Schema) -> Iterator[Add]:
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "wb") as file:
 
         def add(rows: list[Row]) -> None:
-            file.write("".join(f"{json.dumps(_finite(row), ensure_ascii=False)}\n" for row in rows))
+            # JSON has no numbers that are not finite: they are null.
+            file.write(b"".join(to_json(row, inf_nan_mode="null") + b"\n" for row in rows))
 
         yield add
-
-
-def _finite(value: Any) -> Any:
-    """Return it with null for numbers that are not finite, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: each if name in _WHOLE else _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-_WHOLE = ("prompt_ids", "response_ids", "loss_mask")
-"""Long columns of whole numbers."""
 
 
 @contextmanager

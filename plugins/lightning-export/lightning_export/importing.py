@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
-from lightning_core.errors import ConfigError, Fault
+from lightning_core.errors import ConfigError, Fault, first_fault
 
 if TYPE_CHECKING:
     from lightning_core.runs.folder import RunFolder
@@ -29,8 +29,8 @@ AGENT_ERRORS = frozenset(
 """Exceptions of harbor's trials that are the agent's failures. Any other one, known or not, is a fault: a lost sample
 costs less than one that counts as a bad answer."""
 
-MAX_DOCUMENT_BYTES = 128 * 1024 * 1024
-"""The largest trajectory that is read: a file, or a line of a `.jsonl` file."""
+MAX_FILE_BYTES = 128 * 1024 * 1024
+"""The largest file that is read."""
 
 
 @click.command(name="import")
@@ -68,7 +68,7 @@ def import_(source: tuple[Path, ...], form: str, runs_dir: Path | None) -> None:
         from lightning_export.sources import Skipped, traces_of
 
         skipped = Skipped()
-        traces = traces_of(form, source, skipped, limit=MAX_DOCUMENT_BYTES)
+        traces = traces_of(form, source, skipped, limit=MAX_FILE_BYTES)
     folder = RunFolder.create(runs_root(runs_dir))
     manifest = Manifest(
         run_id=folder.run_id,
@@ -193,18 +193,17 @@ class _Trial(NamedTuple):
 
 def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[str, Any, _Trial]]:
     """Yield each trajectory with its place, and how its trial ended."""
+    from lightning_export.sources import Skipped, records_of
+
     for source in sources:
         for path in sorted(source.rglob("trajectory.json")) if source.is_dir() else [source]:
             if not path.is_file():  # a pipe or a device may block, or never end
                 raise ConfigError(f"{path} is not a regular file; write what it gives to a file, and import that")
-            if path.suffix == ".jsonl":
-                with open(path, "rb") as file:
-                    for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES + 1), b""), 1):
-                        if line.strip():
-                            place = f"line {number} of {path}"
-                            yield place, _parse(line, place), _Trial()
-            else:
-                yield str(path), _read(path), _trial_beside(path)
+            skipped = Skipped()
+            for place, found in records_of(path, skipped, limit=MAX_FILE_BYTES):
+                yield place, found, _trial_beside(path) if place == str(path) else _Trial()
+            if skipped.reasons:
+                raise ConfigError(str(skipped))
 
 
 def _trial_beside(path: Path) -> _Trial:
@@ -213,13 +212,12 @@ def _trial_beside(path: Path) -> _Trial:
     from lightning_export.trajectories import TrialResult
 
     result = path.parent.parent / "result.json"
-    found = _read(result) if result.is_file() else None
-    if not isinstance(found, dict):
+    if not result.is_file():
         return _Trial()
     try:
-        read = TrialResult.model_validate(found)
+        read = TrialResult.model_validate_json(result.read_bytes())
     except ValidationError as exc:
-        raise ConfigError(f"{result} is not the result of a trial: {exc}") from exc
+        raise ConfigError(f"{result} is not the result of a trial: {first_fault(exc)}") from exc
     rewards = (read.verifier_result and read.verifier_result.rewards) or {}
     exceptions = [each.exception_info for each in (read, *(read.step_results or ())) if each.exception_info is not None]
     return _Trial(
@@ -241,29 +239,11 @@ def _reason(exception: Any, *, is_own: bool) -> dict[str, Any] | None:
 
 
 def _check_version(place: str, found: Any) -> None:
-    version = found.get("schema_version") if isinstance(found, dict) else None
+    version = found.get("schema_version")
     read = re.fullmatch(r"ATIF-v(\d+)\.(\d+)", str(version))
     if read is None or (int(read[1]), int(read[2])) > NEWEST:
         from lightning_export.sources import source_of
 
-        newest = "ATIF-v{}.{}".format(*NEWEST)
-        looks = source_of(found) if isinstance(found, dict) and read is None else None
-        hint = f"; it looks like an export of {looks}; take --from {looks}" if looks else ""
+        newest, looks = "ATIF-v{}.{}".format(*NEWEST), source_of(found)
+        hint = f"; it looks like an export of {looks}; take --from {looks}" if looks not in (None, "atif") else ""
         raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}{hint}")
-
-
-def _read(path: Path) -> Any:
-    with open(path, "rb") as file:
-        return _parse(file.read(MAX_DOCUMENT_BYTES + 1), str(path))
-
-
-def _parse(text: bytes, place: str) -> Any:
-    if len(text) > MAX_DOCUMENT_BYTES:
-        raise ConfigError(
-            f"{place} has more than {MAX_DOCUMENT_BYTES:,} bytes, the most that a trajectory may have; "
-            "a file of many trajectories has one on each line and a name that ends in .jsonl"
-        )
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"{place} is not JSON: {exc}") from exc

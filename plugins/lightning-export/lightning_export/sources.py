@@ -92,7 +92,7 @@ def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[st
     except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
         raise ConfigError(f"{path} cannot be unpacked: {exc}; export it again") from exc
     if len(data) > limit:
-        raise ConfigError(f"{path} has more than {limit:,} bytes; split it into files of whole traces")
+        raise ConfigError(f"{path} has more than {limit:,} bytes; split it")
     text = data.decode("utf-8-sig", errors="replace")
     try:
         found = [(str(path), json.loads(text))]

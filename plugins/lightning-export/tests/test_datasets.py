@@ -75,7 +75,7 @@ def test_numbers_that_are_not_finite_are_null(make_run: Any) -> None:
     make_run(*ROLLOUTS, more=[Span.from_attributes(attributes=call, name="a", start_time=20.0, end_time=21.0)])
     export("--to", "jsonl", "-o", "rows.jsonl", "--rows", "triplets")
     text = Path("rows.jsonl").read_text()
-    assert '"logprobs": [0, null, -0.5]' in text
+    assert '"logprobs":[0,null,-0.5]' in text
     assert "Infinity" not in text
 
 

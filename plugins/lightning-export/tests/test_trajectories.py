@@ -271,7 +271,7 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(
         (json.dumps(PUBLIC), {"verifier_result": "x"}, "result.json is not the result of a trial: "),
         (json.dumps(PUBLIC), {"verifier_result": {"rewards": [1]}}, "result.json is not the result of a trial: "),
         (json.dumps(PUBLIC), {"verifier_result": {"rewards": {"r": math.nan}}}, "result.json is not the result of a"),
-        ("[" * 100_000, None, "trajectory.json is not JSON: "),
+        ("[" * 100_000, None, "1 lines that are not JSON, such as line 1 of t/agent/trajectory.json: "),
         (
             json.dumps({**PUBLIC, "extra": {"lightning_core": {"input": "\ud800"}}}),
             None,
@@ -286,7 +286,8 @@ def test_what_is_odd_in_a_trial_is_refused_with_its_file(
     make_run()
     (tmp_path / "t" / "agent").mkdir(parents=True)
     (tmp_path / "t" / "agent" / "trajectory.json").write_text(trajectory)
-    (tmp_path / "t" / "result.json").write_text(json.dumps(result))
+    if result is not None:
+        (tmp_path / "t" / "result.json").write_text(json.dumps(result))
     done = CliRunner().invoke(agl, ["import", "t"])
     assert done.exit_code == 2
     assert message in done.output
@@ -297,7 +298,7 @@ def test_what_is_not_json_is_refused_with_its_line(make_run: Any, tmp_path: Path
     (tmp_path / "odd.jsonl").write_text("\nno JSON\n")
     done = CliRunner().invoke(agl, ["import", "odd.jsonl"])
     assert done.exit_code == 2
-    assert "line 2 of odd.jsonl is not JSON" in done.output
+    assert "1 lines that are not JSON, such as line 2 of odd.jsonl: " in done.output
 
 
 @pytest.mark.parametrize("name", ["odd.json", "odd.jsonl"])
@@ -306,14 +307,12 @@ def test_a_trajectory_of_more_bytes_than_are_read_is_refused_before_all_are(
 ) -> None:
     make_run()
     text = json.dumps(PUBLIC)
-    monkeypatch.setattr(importing, "MAX_DOCUMENT_BYTES", len(text) + 1)
-    (tmp_path / "good.jsonl").write_text(f"{text}\n{text}\n")
-    assert "2 rollouts" in invoke("import", "good.jsonl")
+    monkeypatch.setattr(importing, "MAX_FILE_BYTES", len(text) + 1)
     with open(tmp_path / name, "wb") as file:
         file.truncate(2**40)  # has no blocks on disk
     done = CliRunner().invoke(agl, ["import", name])
     assert done.exit_code == 2
-    assert f"{name} has more than {len(text) + 1:,} bytes, the most that a trajectory may have" in done.output
+    assert f"{name} has more than {len(text) + 1:,} bytes; split it" in done.output
 
 
 @pytest.mark.parametrize("name", ["odd.json", "odd.jsonl", "t/trajectory.json"])

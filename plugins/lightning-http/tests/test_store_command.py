@@ -235,7 +235,7 @@ def test_the_key_is_wanted():
         ),
         (["--backend", "sqlite", "--path", __file__], "is not an SQLite database"),
         (["--backend", "sqlite", "--path", "/proc/none/store.db"], "there is no folder /proc/none; make it first"),
-        (["extra"], "No such command 'extra'; see `agl store --help`"),
+        (["extra"], "No such command 'extra'."),
     ],
     ids=str,
 )

@@ -21,8 +21,8 @@ from lightning_core.errors import ConfigError, InvalidInput, InvalidRequest, Not
 from lightning_core.store import LightningStore
 from lightning_core.store.records import digest_of
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
+from lightning_referee import KEY_VARIABLE, PORT
 from lightning_referee.comparison import LOOKS, level_of, verdict
-from lightning_referee.defaults import KEY_VARIABLE, PORT
 from lightning_referee.server import serving
 
 logger = logging.getLogger(__name__)
@@ -289,43 +289,28 @@ class Referee(Algorithm):
         """Do what is waiting, one after the other: so the answers before a challenge are all known."""
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._game.is_finished or self._is_waiting())
+                await self._changed.wait_for(
+                    lambda: self._game.is_finished or any(map(self._is_under_way, self._candidates))
+                )
             untrained = next((each for each in self._candidates if each.train is None), None)
-            challenger = next((each for each in self._challengers() if each.beats_best is None), None)
+            challengers = [self._candidates[number] for number in self._game.challengers]
+            challenger = next((each for each in challengers if each.beats_best is None), None)
             if untrained is not None:
-                await self._train(untrained)
+                untrained.train = await self._run(untrained, self._samples[0], "train", mode="train")
             elif challenger is not None:
-                await self._judge(challenger)
+                challenger.beats_best = await self._compare(self._best(), challenger)
+                if challenger.beats_best:
+                    self._game.won.append(challenger.number)
+                logger.info("lightning.referee_challenge number=%d won=%s", challenger.number, challenger.beats_best)
             else:
                 return
-
-    def _is_waiting(self) -> bool:
-        return any(self._is_under_way(each) for each in self._candidates)
+            async with self._changed:
+                await self._save()
+                self._changed.notify_all()
+            self._report(self._best(), step=len(self._candidates) - 1)
 
     def _is_under_way(self, candidate: Candidate) -> bool:
         return candidate.train is None or (candidate.number in self._game.challengers and candidate.beats_best is None)
-
-    def _challengers(self) -> list[Candidate]:
-        return [self._candidates[number] for number in self._game.challengers]
-
-    async def _train(self, candidate: Candidate) -> None:
-        if candidate.train is None:
-            candidate.train = await self._run(candidate, self._samples[0], "train", mode="train")
-        await self._tell_all()
-
-    async def _judge(self, candidate: Candidate) -> None:
-        best = self._best()
-        candidate.beats_best = await self._compare(best, candidate)
-        if candidate.beats_best:
-            self._game.won.append(candidate.number)
-        logger.info("lightning.referee_challenge number=%d beats_best=%s", candidate.number, candidate.beats_best)
-        await self._tell_all()
-
-    async def _tell_all(self) -> None:
-        async with self._changed:
-            await self._save()
-            self._changed.notify_all()
-        self._report(self._best(), step=len(self._candidates) - 1)
 
     def _report(self, candidate: Candidate, step: int | None = None) -> None:
         metrics = {

@@ -1,12 +1,13 @@
 """`agl referee`: lets another program improve an agent, and judges what it submits."""
 
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import click
+from lightning_evals.commands import range_option
 
 from lightning_core.cli.options import RunOptions, run_options
-from lightning_referee import defaults
+from lightning_referee import KEY_VARIABLE, PORT
 
 
 @click.command()
@@ -31,30 +32,13 @@ from lightning_referee import defaults
     help="Tell inputs, messages and errors of training samples, too. What an agent wrote may try to instruct who reads "
     "it.",
 )
-@click.option(
-    "--range",
-    "reward_range",
-    type=(float, float),
-    default=(0.0, 1.0),
-    show_default=True,
-    help="The lowest and the highest reward that there can be.",
-)
+@range_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=defaults.PORT, show_default=True, help="The port to listen on."
-)
+@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True, help="The port to listen on.")
 @run_options()
 @click.pass_context
 def referee(
-    context: click.Context,
-    config: Path,
-    max_candidates: int,
-    max_challenges: int,
-    texts: bool,
-    reward_range: tuple[float, float],
-    host: str,
-    port: int,
-    **options: Unpack[RunOptions],
+    context: click.Context, /, config: Path, reward_range: tuple[float, float], options: RunOptions, **given: Any
 ) -> None:
     """Let other programs improve prompts, over HTTP and MCP.
 
@@ -70,23 +54,15 @@ def referee(
       agl referee config.yaml --max-candidates 50 --max-challenges 1
     """
     # Imported here, so that listing the commands stays fast.
+    from lightning_http.web_pages import url_of
+
     from lightning_core.cli.job import class_path, run_changed
     from lightning_referee.algorithm import Referee
 
     low, high = reward_range
-    algorithm = {
-        "name": class_path(Referee),
-        "max_candidates": max_candidates,
-        "max_challenges": max_challenges,
-        "texts": texts,
-        "low": low,
-        "high": high,
-        "host": host,
-        "port": port,
-    }
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{port}"
-    click.echo(f"referee at {url}, for MCP at {url}/mcp; the key is in {defaults.KEY_VARIABLE}", err=True)
-    job = run_changed(context, config, {"algorithm": algorithm}, **options)
+    url = url_of(given["host"], given["port"])
+    click.echo(f"referee at {url}, for MCP at {url}/mcp; the key is in {KEY_VARIABLE}", err=True)
+    algorithm = {"name": class_path(Referee), "low": low, "high": high, **given}
+    job = run_changed(context, config, {"algorithm": algorithm}, options)
     assert isinstance(job.trainer.algorithm, Referee)
     click.echo(job.trainer.algorithm.choice, err=True)

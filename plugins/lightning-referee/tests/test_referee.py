@@ -208,7 +208,7 @@ async def test_texts_of_training_samples_are_told_where_that_is_wanted() -> None
         ({"prompts": {"other": "{question} 3"}}, "there is no prompt 'other'; there are 'main_prompt'"),
         ({"prompts": {"main_prompt": "{question} 3"}, "parent": 7}, "there is no candidate 7"),
         ({"prompts": {"main_prompt": "{question}" + "a" * 100_000}}, "it may have 100000"),
-        ({"endpoint": "http://evil.example"}, "the body is not a submission"),
+        ({"endpoint": "http://evil.example"}, "submit does not take this: prompts: Field required"),
     ],
 )
 async def test_what_cannot_be_a_candidate_is_refused_and_costs_nothing(body: Any, message: str) -> None:

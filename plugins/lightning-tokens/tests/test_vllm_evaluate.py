@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from lightning_evals.served_model import EvaluateModel
+from lightning_evals.evaluation import EvaluateModel
 from lightning_proxy import LLMProxy
 
 from lightning_core import LLM, Trainer, rollout
