@@ -175,7 +175,7 @@ class LightningStoreClient(_Complete):
         return self._attempt_keys.get(attempt.attempt_id)
 
     def __reduce__(self) -> Any:
-        return _again, (self.url, self._options, self._known_run_id)
+        return functools.partial(LightningStoreClient, self.url, run_id=self._known_run_id, **self._options), ()
 
     # From beginning to end
 
@@ -370,10 +370,6 @@ class LightningStoreClient(_Complete):
             raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
         saved = {"name": name, "state": json.loads(text), "request_id": request_id}
         await self._call(OPERATIONS["save_state"], saved)
-
-
-def _again(url: str, options: Mapping[str, Any], run_id: str | None) -> LightningStoreClient:
-    return LightningStoreClient(url, run_id=run_id, **options)
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {

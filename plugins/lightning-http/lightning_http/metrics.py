@@ -125,7 +125,7 @@ class Metrics:
             method: Its method.
             route: The route's template, never a path with ids in it.
             status: The answer's status; 499 where the client was gone.
-            seconds: How long it took; of a stream of events, until it began.
+            seconds: How long it took.
         """
         self._in_flight -= 1
         labels = {"path": route, "method": method, "status": str(status)}
@@ -152,6 +152,9 @@ _Value = tuple[str, Mapping[str, str], float]
 """A metric, its labels, and its value."""
 
 
+_ABOUT = "See docs/store-server.md."
+
+
 class _Now(Collector):
     """The gauges of one page."""
 
@@ -161,26 +164,9 @@ class _Now(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
         for name, labels, value in self._values:
-            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
+            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT, labels=tuple(labels)))
             family.add_metric(tuple(labels.values()), value)
         return families.values()
-
-
-_ABOUT = {
-    "agl_http_in_flight": "Requests without an answer.",
-    "agl_store_records": "What the server's own run holds.",
-    "agl_store_uptime_seconds": "Since the store was opened.",
-    "agl_rollouts_live": "Rollouts that have not ended.",
-    "agl_queue_depth": "Rollouts that wait for a runner.",
-    "agl_workers": "Workers that have been heard of.",
-    "agl_worker_silence_seconds": "Since the last heartbeat.",
-    "agl_worker_cpu_percent": "The load of the worker's machine.",
-    "agl_worker_memory_percent": "The memory of the worker's machine that is used.",
-    "agl_gpu_utilization_percent": "The load of a GPU.",
-    "agl_gpu_memory_used_mib": "The memory of a GPU that is used.",
-    "agl_gpu_memory_total_mib": "The memory of a GPU.",
-    "agl_gpu_temperature_celsius": "The temperature of a GPU.",
-}
 
 
 def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], now: float) -> Iterator[_Value]:

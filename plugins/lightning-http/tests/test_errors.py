@@ -6,7 +6,7 @@ import logging
 import aiohttp
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
-from lightning_http.service import Limits
+from lightning_http.call import Limits
 
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, StoreError, StoreFull, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
@@ -218,8 +218,7 @@ async def test_bodies_and_pages_have_a_limit(memory, ask, monkeypatch):
         status, answer = await ask("GET", f"{url}/rollouts?limit=10001")
         message = "limit is '10001': Input should be less than or equal to 10000"
         assert (status, answer["message"]) == (422, message)
-        for module in ("call", "table_routes"):
-            monkeypatch.setattr(f"lightning_http.{module}.MAX_PAGE", 5)
+        monkeypatch.setattr("lightning_http.table_routes.MAX_PAGE", 5)
         status, answer = await ask("GET", f"{url}/rollouts")
         assert status == 400
         assert "12 match; a page of this store holds at most 5" in answer["message"]

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from jsonschema_rs import Draft202012Validator
 from lightning_http.app import application
 from lightning_http.auth import Keys
+from lightning_http.call import Limits, Service
 from lightning_http.server import Gate
-from lightning_http.service import Limits, Service
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,

@@ -6,7 +6,7 @@ import json
 import pytest
 from google.protobuf import json_format
 from lightning_http import LightningStoreClient
-from lightning_http.service import Limits
+from lightning_http.call import Limits
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,

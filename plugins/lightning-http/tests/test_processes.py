@@ -96,10 +96,6 @@ def test_runner_processes_have_the_environment_of_their_start(monkeypatch: pytes
         assert run_agent("variable", ["a"]) == [float(value)]
 
 
-def test_main_process_runner_keeps_the_runner_here():
-    assert run_agent("where", ["a"], main_process="runner") == [os.getpid()]
-
-
 def test_agents_are_sent_with_what_they_hold_and_else_by_their_path():
     import process_agents
 
@@ -393,26 +389,6 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(
             await run
 
 
-async def test_runners_that_left_elsewhere_are_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    import process_agents
-
-    monkeypatch.setattr("lightning_http.processes.SILENT_SECONDS", 1.5)
-    store = InMemoryLightningStore()
-
-    @algo
-    async def algorithm(store: LightningStore) -> None:
-        await store.enqueue_rollout(1)
-        claimed = await store.dequeue_rollout("elsewhere")
-        assert claimed is not None
-        await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-        await run_batch(store, [1, 2], mode="train")
-
-    trainer = Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=store, max_rollouts=1)
-    async with asyncio.timeout(30):
-        with pytest.raises(ExecutionError, match="have reached their max_rollouts"):
-            await trainer.fit_async(process_agents.double)
-
-
 async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_runners():
     import process_agents
 
@@ -574,8 +550,6 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
         ({"max_restarts": -1}, "max_restarts is -1: Input should be greater than or equal to 0"),
         ({"graceful_timeout": -1}, "graceful_timeout is -1: Input should be greater than or equal to 0"),
         ({"server_port": 70000}, "server_port is 70000: Input should be less than or equal to 65535"),
-        ({"main_process": "both"}, "main_process is 'both': Input should be 'algorithm' or 'runner'"),
-        ({"main_process": "runner", "n_runners": 2}, "main_process is 'runner', which keeps one runner here"),
         ({"start_method": "fork"}, "start_method is 'fork': Input should be 'spawn' or 'forkserver'"),
     ],
     ids=str,
@@ -625,5 +599,7 @@ def test_one_runner_instance_is_refused_where_a_process_has_several():
 
 
 def test_former_options_are_taken():
+    with pytest.warns(DeprecationWarning, match="main_process=.* has no effect.*take the strategy 'local'"):
+        ProcessesStrategy(main_process="runner")  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match="allowed_exit_codes"):
         ProcessesStrategy(allowed_exit_codes=(0,))  # type: ignore[call-arg]

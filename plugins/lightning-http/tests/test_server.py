@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 from lightning_http import (
@@ -343,19 +342,6 @@ async def test_metrics_count_requests_by_their_route(server, client, ask):
     assert 'agl_http_total{method="GET",path="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
     assert 'agl_store_records{kind="rollouts"} 1.0' in text
     assert "ro-none" not in text
-
-
-async def test_an_open_stream_of_events_counts_until_it_began(memory, ask):
-    pytest.importorskip("lightning_viewer", reason="its pages have the stream")
-    async with LightningStoreServer(memory, key="") as server, aiohttp.ClientSession() as session:
-        async with session.get(server.url + "/ui/events") as answer:
-            await answer.content.readline()
-            _, page = await ask("GET", server.url + "/metrics")
-        _, after = await ask("GET", server.url + "/metrics")
-    for text in (page.decode(), after.decode()):
-        assert 'agl_http_total{method="GET",path="/ui/events",status="200"} 1.0' in text
-        assert 'agl_http_latency_count{method="GET",path="/ui/events",status="200"} 1.0' in text
-        assert "agl_http_in_flight 1.0" in text
 
 
 async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, monkeypatch, nothing_left_running):

@@ -220,15 +220,12 @@ def test_the_key_is_wanted():
         (["--path", "x.db"], "store 'memory' has no option 'path'"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 can be reached from other machines, so the store needs a key"),
         (["--host", "no.such.host.invalid", "--key", "k"], "host 'no.such.host.invalid' is unknown"),
-        (["--host", "no.such.host.invalid"], "host 'no.such.host.invalid' is unknown"),
         (["--port", "70000"], "port is 70000; it is from 0"),
         (["--port", "http"], "'http' is not a valid integer"),
         (["--key", ""], "--key is empty"),
         (["--run", ""], "--run is empty"),
         (["--runner-key", "r"], "there is a runner_key and no key"),
         (["--drain-seconds", "-1"], "Invalid value for '--drain-seconds': -1.0 is not in the range x>=0"),
-        (["--drain-seconds", "nan"], "--drain-seconds is nan; give a number from 0 on"),
-        (["compact", "x.db", "--content-days", "nan"], "--content-days is nan; give a number from 0 on"),
         (
             ["--cors-origin", "example.org/page"],
             "--cors-origin is 'example.org/page'; it is an origin such as https://",
@@ -287,9 +284,6 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         return found
 
     asyncio.run(fill(time.time() - 120 * 86_400))
-    damaged = tmp_path / "runs" / "damaged"
-    damaged.mkdir(parents=True)
-    (damaged / "manifest.json").write_text("{")
     before = path.stat().st_size
     command = ["store", "compact", str(path), "--content-days", "110", "--runs-dir", str(tmp_path / "runs")]
     done = CliRunner().invoke(agl, command, catch_exceptions=False)
