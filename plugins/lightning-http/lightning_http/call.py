@@ -15,7 +15,6 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
 from starlette.types import ASGIApp, Scope, Send
 
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreError
@@ -236,12 +235,7 @@ class RequireKey:
 
 
 def _answer_unknown_route(request: Request, exc: HTTPException) -> Response:
-    if exc.status_code == 405:
-        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
-        allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
-        message = f"this route does not take {request.method}; see {OPENAPI_PATH}"
-        return JSONResponse(_error("UnknownRoute", message), 405, {"allow": allowed})
-    message = f"this store has no route {request.url.path!r}; see {OPENAPI_PATH}"
+    message = f"this store has no route {request.method} {request.url.path!r}; see {OPENAPI_PATH}"
     return JSONResponse(_error("UnknownRoute", message), exc.status_code, exc.headers)
 
 

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from lightning_core.registry.options import deprecated_options
 
 T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 CliConfigurable = Any
 
 _BOOL = TypeAdapter(bool)
@@ -146,7 +147,9 @@ def resolve_str_env_var(
     return _resolve(env_var, override, fallback, str)
 
 
-def _resolve(env_var: LightningEnvVar, override: Any, fallback: Any, read: Callable[[str], Any]) -> Any:
+def _resolve(
+    env_var: LightningEnvVar, override: ValueT | None, fallback: T | None, read: Callable[[str], ValueT]
+) -> ValueT | T | None:
     text = os.environ.get(env_var.value)
     if override is not None or text is None:
         return fallback if override is None else override
