@@ -1,4 +1,4 @@
-"""Run folders, SQLite files and config files of earlier versions open as they did: `fixtures/make.py` made these."""
+"""Run folders, SQLite files and config files of earlier versions open as they did; those in `fixtures/first` stay."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import pytest
 
 from lightning_core.testing import FakeClock
 from lightning_core.types import EnqueueRolloutRequest
-from tests.compat.fixtures.make import records
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite")
 
@@ -81,6 +80,26 @@ async def test_sqlite_file_has_the_records_that_it_had(folder: Path, expected: A
         assert [each and each.input["task"] for each in claimed] == [3, 1, None]
     finally:
         await store.aclose()
+
+
+async def records(store: Any) -> dict[str, Any]:
+    """Return all that a store says of its run, as JSON has it."""
+    rollouts = await store.query_rollouts(sort_by="start_time")
+    return {
+        "rollouts": [each.model_dump(mode="json") for each in rollouts],
+        "attempts": [
+            attempt.model_dump(mode="json")
+            for each in rollouts
+            for attempt in await store.query_attempts(each.rollout_id)
+        ],
+        "spans": [
+            span.model_dump(mode="json") for each in rollouts for span in await store.query_spans(each.rollout_id)
+        ],
+        "resources": [each.model_dump(mode="json") for each in await store.query_resources()],
+        "workers": [each.model_dump(mode="json") for each in await store.query_workers()],
+        "state": await store.load_state("search"),
+        "kept_runs": sorted(await store.kept_runs()),
+    }
 
 
 def has(found: Any, earlier: Any) -> bool:
