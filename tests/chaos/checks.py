@@ -67,3 +67,31 @@ async def check_acknowledged(playground: Playground, store: LightningStore) -> N
     for attempt_id, entry in reported.items():
         by_id = {each.attempt_id: each for each in await store.query_attempts(entry["rollout"])}
         assert by_id[attempt_id].status == entry["status"]
+
+
+async def check_clients(playground: Playground, store: LightningStore, names: Sequence[str], *, rollouts: int) -> None:
+    """Check what the clients of `clients.py` have done, of whom none was killed, and close the store.
+
+    Args:
+        playground: Where they were.
+        store: Their store.
+        names: Theirs.
+        rollouts: How many each of them has enqueued.
+    """
+    try:
+        total = len(names) * rollouts
+        found = await store.query_rollouts()
+        assert Counter(each.status for each in found) == {"succeeded": total}
+        inputs = Counter((each.input["by"], each.input["number"]) for each in found)
+        assert inputs == {(name, number): 1 for name in names for number in range(rollouts)}
+        attempts = [each for rollout in found for each in await store.query_attempts(rollout.rollout_id)]
+        # So nothing was claimed twice, and nothing was lost.
+        claims = playground.entries("claimed")
+        assert sorted(each["attempt"] for each in claims) == sorted(each.attempt_id for each in attempts)
+        assert len(attempts) == total
+        assert {each["enqueued"] for each in claims} == {each.rollout_id for each in found}
+        assert [await store.load_state(name) for name in names] == [rollouts - 1] * len(names)
+        await check_acknowledged(playground, store)
+        assert (await store.statistics())["total_spans"] == 3 * total
+    finally:
+        await store.aclose()

@@ -3,12 +3,11 @@
 import os
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.checks import check_acknowledged
+from tests.chaos.checks import check_clients
 from tests.chaos.playground import Playground, Program, free_port, is_served
 
 pytest.importorskip("lightning_mongo", reason="this is about its store")
@@ -67,20 +66,6 @@ async def test_no_rollout_is_handed_out_twice_and_nothing_acknowledged_is_lost(
             playground.kill(server)
         assert playground.nothing_left() == []
 
+        names = [f"p{process}-{number}" for process in range(SERVERS) for number in range(CLIENTS)]
         store = MongoLightningStore(mongod.uri, run_id=RUN_ID)
-        try:
-            rollouts = await store.query_rollouts()
-            assert Counter(each.status for each in rollouts) == {"succeeded": total}
-            inputs = Counter((each.input["by"], each.input["number"]) for each in rollouts)
-            names = [f"p{process}-{number}" for process in range(SERVERS) for number in range(CLIENTS)]
-            assert inputs == {(name, number): 1 for name in names for number in range(ROLLOUTS)}
-            attempts = [each for found in rollouts for each in await store.query_attempts(found.rollout_id)]
-            claims = playground.entries("claimed")
-            assert sorted(each["attempt"] for each in claims) == sorted(each.attempt_id for each in attempts)
-            assert len(attempts) == total
-            assert {each["enqueued"] for each in claims} == {each.rollout_id for each in rollouts}
-            assert [await store.load_state(name) for name in names] == [ROLLOUTS - 1] * len(names)
-            await check_acknowledged(playground, store)
-            assert (await store.statistics())["total_spans"] == 3 * total
-        finally:
-            await store.aclose()
+        await check_clients(playground, store, names, rollouts=ROLLOUTS)

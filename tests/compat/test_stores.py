@@ -1,9 +1,11 @@
 """Store classes that were written for agentlightning 0.3."""
 
 import asyncio
+import inspect
+import re
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,24 +13,29 @@ import pytest
 import lightning_core as agl
 from lightning_core.errors import InvalidRequest, RunEnded, StoreClosed
 from lightning_core.store import UNSET, LightningStore, LightningStoreThreaded
-from lightning_core.types import (
-    Attempt,
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    Span,
-    Worker,
-)
+from lightning_core.types import ResourcesUpdate
 
 pytest.importorskip("lightning_http")  # the strategy "cs"
 pytest.importorskip("lightning_legacy")
 
+SIGNATURES = Path(__file__).parents[1] / "docs" / "agentlightning_0_3_signatures.txt"
 
-class Written(LightningStore):
-    """Has the methods of 0.3 with their parameters, and nothing else."""
 
+def written(name: str, parameters: list[str]) -> Any:
+    """Make a method that has the parameters of 0.3 alone, and hands them to `kept`."""
+    today = inspect.signature(getattr(LightningStore, name)).parameters
+    signature = inspect.Signature([today[each] for each in ("self", *parameters)])
+
+    async def method(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        return await getattr(given.pop("self").kept, name)(**given)
+
+    method.__name__ = name
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    return method
+
+
+class _Kept(LightningStore):
     def __init__(self) -> None:
         super().__init__()
         self.kept = agl.InMemoryLightningStore()
@@ -37,159 +44,29 @@ class Written(LightningStore):
     def capabilities(self) -> Any:
         return {"thread_safe": True, "async_safe": True}
 
-    async def start_rollout(
-        self,
-        input: Any,
-        mode: Any = None,
-        resources_id: str | None = None,
-        config: Any = None,
-        metadata: Any = None,
-        worker_id: str | None = None,
-    ) -> AttemptedRollout:
-        return await self.kept.start_rollout(input, mode, resources_id, config, metadata, worker_id)
 
-    async def enqueue_rollout(
-        self, input: Any, mode: Any = None, resources_id: str | None = None, config: Any = None, metadata: Any = None
-    ) -> Rollout:
-        return await self.kept.enqueue_rollout(input, mode, resources_id, config, metadata)
-
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
-        return await self.kept.enqueue_many_rollouts(rollouts)
-
-    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
-        return await self.kept.dequeue_rollout(worker_id)
-
-    async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None
-    ) -> Sequence[AttemptedRollout]:
-        return await self.kept.dequeue_many_rollouts(limit=limit, worker_id=worker_id)
-
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        return await self.kept.start_attempt(rollout_id, worker_id)
-
-    async def add_span(self, span: Span) -> Span | None:
-        return await self.kept.add_span(span)
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        return await self.kept.add_many_spans(spans)
-
-    async def add_otel_span(
-        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
-    ) -> Span | None:
-        return await self.kept.add_otel_span(rollout_id, attempt_id, readable_span, sequence_id)
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Any = None,
-        rollout_id_in: Any = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: Any = "and",
-        sort_by: str | None = None,
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Any = None,
-        rollout_ids: Any = None,
-    ) -> PaginatedResult[Rollout]:
-        return await self.kept.query_rollouts(
-            status_in=status_in, rollout_id_in=rollout_id_in, sort_by=sort_by, limit=limit, offset=offset
-        )
-
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: Any = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        return await self.kept.query_attempts(rollout_id)
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        return await self.kept.get_rollout_by_id(rollout_id)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        return await self.kept.get_latest_attempt(rollout_id)
-
-    async def query_resources(self, **query: Any) -> PaginatedResult[ResourcesUpdate]:
-        return await self.kept.query_resources(**query)
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return await self.kept.get_resources_by_id(resources_id)
-
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return await self.kept.get_latest_resources()
-
-    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        return await self.kept.get_next_span_sequence_id(rollout_id, attempt_id)
-
-    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
-        return await self.kept.get_many_span_sequence_ids(rollout_attempt_ids)
-
-    async def wait_for_rollouts(self, *, rollout_ids: Any, timeout: float | None = None) -> Sequence[Rollout]:
-        return await self.kept.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
-
-    async def query_spans(self, rollout_id: str, attempt_id: str | None = None, **query: Any) -> PaginatedResult[Span]:
-        return await self.kept.query_spans(rollout_id, attempt_id, **query)
-
-    async def add_resources(self, resources: Any) -> ResourcesUpdate:
-        return await self.kept.add_resources(resources)
-
-    async def update_resources(self, resources_id: str, resources: Any) -> ResourcesUpdate:
-        return await self.kept.update_resources(resources_id, resources)
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: Any = UNSET,
-        mode: Any = UNSET,
-        resources_id: Any = UNSET,
-        status: Any = UNSET,
-        config: Any = UNSET,
-        metadata: Any = UNSET,
-    ) -> Rollout:
-        return await self.kept.update_rollout(rollout_id, input, mode, resources_id, status, config, metadata)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: Any = UNSET,
-        worker_id: Any = UNSET,
-        last_heartbeat_time: Any = UNSET,
-        metadata: Any = UNSET,
-    ) -> Attempt:
-        return await self.kept.update_attempt(rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata)
-
-    async def query_workers(self, **query: Any) -> PaginatedResult[Worker]:
-        return await self.kept.query_workers(**query)
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return await self.kept.get_worker_by_id(worker_id)
-
-    async def update_worker(self, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
-        return await self.kept.update_worker(worker_id, heartbeat_stats)
+_NOT_ABSTRACT = ("statistics", "otlp_traces_endpoint")
+_METHODS = {
+    name: parameters.split()
+    for name, parameters in re.findall(
+        r"^LightningStore\.(\w+)\(\)(.*)$", SIGNATURES.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if name not in _NOT_ABSTRACT
+}
+Written: Any = type("Written", (_Kept,), {name: written(name, given) for name, given in _METHODS.items()})
+"""A store with the methods of 0.3 and their parameters, and nothing else."""
 
 
-class WithLists(Written):
-    """Returns lists: in 0.3 a query gives a `Sequence`."""
+def as_list(name: str) -> Any:
+    """Make a query that returns a list: in 0.3 it gives a `Sequence`."""
 
-    async def query_rollouts(self, **query: Any) -> Any:
-        return list(await self.kept.query_rollouts(**query))
+    async def method(self: Any, *args: Any, **query: Any) -> Any:
+        return list(await getattr(self.kept, name)(*args, **query))
 
-    async def query_attempts(self, rollout_id: str, **query: Any) -> Any:
-        return list(await self.kept.query_attempts(rollout_id, **query))
+    return method
 
-    async def query_spans(self, rollout_id: str, attempt_id: str | None = None, **query: Any) -> Any:
-        return list(await self.kept.query_spans(rollout_id, attempt_id, **query))
 
-    async def query_resources(self, **query: Any) -> Any:
-        return list(await self.kept.query_resources(**query))
-
-    async def query_workers(self, **query: Any) -> Any:
-        return list(await self.kept.query_workers(**query))
+WithLists: Any = type("WithLists", (Written,), {name: as_list(name) for name in _METHODS if name.startswith("query_")})
 
 
 @agl.rollout
@@ -201,7 +78,7 @@ async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
 
 
 @pytest.mark.parametrize(("strategy", "kind"), [("shm", Written), ("cs", Written), ("shm", WithLists)])
-def test_a_run_goes_through_a_store_of_0_3(strategy: str, kind: type[Written]) -> None:
+def test_a_run_goes_through_a_store_of_0_3(strategy: str, kind: Any) -> None:
     store = kind()
     trainer: Any = agl.Trainer(
         algorithm="baseline",

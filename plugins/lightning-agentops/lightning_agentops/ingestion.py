@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, body_of
-from lightning_http.call import Call, answer_error
+from lightning_http.call import Call, Limits, Service, answer_error
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import TRACES_PATH
-from lightning_http.service import Limits, Service
 from lightning_http.traces import keep_traces
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 from lightning_http.wire import from_any_json

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, FastAPI
@@ -95,22 +94,9 @@ async def add_spans(call: ByAttempt, request: Request) -> Response:
         for span in spans:
             call.identity.require_attempt(span.rollout_id, span.attempt_id)
     stored = await call.store.add_many_spans(call.identity.mark(spans))
-    return StoreAnswer({"sequence_ids": _numbers_of(spans, stored)}, 201)
-
-
-def _numbers_of(given: Sequence[Span], stored: Sequence[Span]) -> list[int | None]:
-    """Return the sequence id under which each span was stored; None for those that were there already."""
-    numbers: list[int | None] = []
-    rest = iter(stored)
-    following = next(rest, None)
-    for span in given:
-        # Those that were stored are in the order in which they were given.
-        if following is not None and _identity(span) == _identity(following):
-            numbers.append(following.sequence_id)
-            following = next(rest, None)
-        else:
-            numbers.append(None)
-    return numbers
+    numbers = {_identity(span): span.sequence_id for span in stored}
+    # One that is sent twice in a request is stored once.
+    return StoreAnswer({"sequence_ids": [numbers.pop(_identity(span), None) for span in spans]}, 201)
 
 
 def _identity(span: Span) -> tuple[str, str, str]:

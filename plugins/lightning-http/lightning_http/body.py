@@ -59,24 +59,18 @@ async def read_body(receive: Receive, *, length: str | None, encoding: str, max_
         raise BodyRefused(415, f"Content-Encoding is {encoding!r}; it is 'gzip', or none")
     if length is not None and length.isdigit() and int(length) > max_bytes:
         raise _too_large(max_bytes, length)
-    message = await receive()
-    body = message.get("body", b"")
-    if message.get("more_body", False):
-        parts, size = [body], len(body)
-        while message.get("more_body", False):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > max_bytes:
-                raise _too_large(max_bytes, f"more than {max_bytes}")
-        body = b"".join(parts)
-    elif message["type"] == "http.disconnect":
-        raise ClientGone
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes, str(len(body)))
-    return _unpack(body, max_bytes) if encoding == "gzip" and body else bytes(body)
+    parts, size, has_more = list[bytes](), 0, True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > max_bytes:
+            raise _too_large(max_bytes, f"more than {max_bytes}")
+        has_more = message.get("more_body", False)
+    body = b"".join(parts)
+    return _unpack(body, max_bytes) if encoding == "gzip" and body else body
 
 
 def _unpack(body: bytes, max_bytes: int) -> bytes:

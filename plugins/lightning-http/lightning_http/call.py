@@ -1,31 +1,96 @@
-"""A request under way: who asks, about which run, for how long; and how errors are answered."""
+"""A request under way: who asks, about which store and run, for how long; and how errors are answered."""
 
 import asyncio
+import re
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
 from starlette.types import ASGIApp, Scope, Send
 
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreError
 from lightning_core.store.base import LightningStore
-from lightning_core.types import PaginatedResult
 from lightning_http import wire
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
-from lightning_http.body import BodyRefused, ClientGone, Receive
-from lightning_http.messages import MAX_PAGE, OPENAPI_PATH, RUN_HEADER, STATUS_OF
-from lightning_http.service import Service
+from lightning_http.body import BodyRefused, ClientGone, ConnectionLimits, Receive, Seconds
+from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
+from lightning_http.metrics import Metrics
 from lightning_http.web_pages import require_local, require_same_site
 
 T = TypeVar("T")
+
+_MAX_VIEWS = 256
+_RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@checked_dataclass(frozen=True)
+class Limits(ConnectionLimits):
+    """How much one request may ask for."""
+
+    max_wait_seconds: Seconds = 300.0
+    """The longest that a request waits; its answer then says that it has to be asked again."""
+
+
+@dataclass
+class Service:
+    """A store that is served.
+
+    Args:
+        store: The store.
+        keys: Who may do what.
+        limits: How much one request may ask for.
+        local_only: Whether only this machine is meant to ask, without a key: then a browser must not be talked into
+            asking under another name.
+        cors_allow_origins: The web pages of other sites that may ask, by their origins.
+    """
+
+    store: LightningStore
+    keys: Keys
+    limits: Limits
+    local_only: bool
+    cors_allow_origins: Collection[str] = ()
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no more claims are given."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is waited for any more."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each report on an attempt, so that `drain` looks again."""
+    hurries: bool = False
+    """Whether running attempts are not waited for any more."""
+    _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
+
+    def view(self, run_id: str | None) -> LightningStore:
+        """Return the store as one run sees it; None for the run of the store itself.
+
+        Raises:
+            InvalidRequest: When it cannot be a run's id.
+        """
+        if run_id is None or run_id == self.store.run_id:
+            return self.store
+        view = self._views.get(run_id)
+        if view is None:
+            if not _RUN_ID.fullmatch(run_id):
+                raise InvalidRequest(f"{run_id!r} cannot be a run's id; it has 1 to 200 printable ASCII characters")
+            view = self._views[run_id] = self.store.for_run(run_id)
+            if len(self._views) > _MAX_VIEWS:
+                # Requests that still use it keep it alive.
+                self._views.popitem(last=False)
+        self._views.move_to_end(run_id)
+        return view
+
+    def views(self) -> list[LightningStore]:
+        """Return the store as all runs see it that were asked about lately."""
+        return [self.store, *self._views.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +152,6 @@ class Call:
         if gone.done() and not gone.cancelled():
             raise ClientGone
         return False, None
-
-    @staticmethod
-    def whole(result: PaginatedResult[T], limit: int) -> PaginatedResult[T]:
-        """Return the result of a query with the limit that was asked for.
-
-        Raises:
-            InvalidRequest: When all were asked for, and do not fit into a page.
-        """
-        if limit == -1:
-            if result.total > result.offset + len(result.items):
-                raise InvalidRequest(
-                    f"limit is -1, and {result.total} match; a page of this store holds at most "
-                    f"{MAX_PAGE}: ask with limit and offset"
-                )
-            result.limit = -1
-        return result
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -186,12 +235,7 @@ class RequireKey:
 
 
 def _answer_unknown_route(request: Request, exc: HTTPException) -> Response:
-    if exc.status_code == 405:
-        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
-        allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
-        message = f"this route does not take {request.method}; see {OPENAPI_PATH}"
-        return JSONResponse(_error("UnknownRoute", message), 405, {"allow": allowed})
-    message = f"this store has no route {request.url.path!r}; see {OPENAPI_PATH}"
+    message = f"this store has no route {request.method} {request.url.path!r}; see {OPENAPI_PATH}"
     return JSONResponse(_error("UnknownRoute", message), exc.status_code, exc.headers)
 
 

@@ -100,9 +100,7 @@ class LightningStoreClient(_Complete):
         self._connection = Connection(url, **of_connection)
         self._options: dict[str, Any] = {**of_connection, "poll_seconds": poll_seconds, "page_size": page_size}
         self._known_run_id = run_id
-        self._root = self
-        self._of_other_runs: list[LightningStoreClient] = []
-        """What `for_run` has made of this one, and of those; to be closed with it."""
+        self._is_view = self._is_closed = False
         self._lock = threading.Lock()
         self._attempt_keys: OrderedDict[str, str] = OrderedDict()
 
@@ -148,11 +146,9 @@ class LightningStoreClient(_Complete):
         return self.run_id
 
     def for_run(self, run_id: str) -> "LightningStoreClient":
-        self._connection.check_open()
-        view = LightningStoreClient(self.url, run_id=run_id, **self._options)
-        view._root, view._connection.lease_seconds = self._root, self._connection.lease_seconds
-        with self._root._lock:
-            self._root._of_other_runs.append(view)
+        self._check_open()
+        view = object.__new__(LightningStoreClient)  # it shares the connections
+        vars(view).update(vars(self), _known_run_id=run_id, _is_view=True)
         return view
 
     @property
@@ -175,7 +171,7 @@ class LightningStoreClient(_Complete):
         return self._attempt_keys.get(attempt.attempt_id)
 
     def __reduce__(self) -> Any:
-        return _again, (self.url, self._options, self._known_run_id)
+        return functools.partial(LightningStoreClient, self.url, run_id=self._known_run_id, **self._options), ()
 
     # From beginning to end
 
@@ -189,17 +185,20 @@ class LightningStoreClient(_Complete):
         await self.aclose()
 
     async def aclose(self) -> None:
-        with self._lock:
-            views, self._of_other_runs = self._of_other_runs, []
-        for each in views:
-            await each.aclose()
-        await self._connection.aclose()
+        """Close the store, and the connections where it is not another's `for_run`. Idempotent."""
+        self._is_closed = True
+        if not self._is_view:
+            await self._connection.aclose()
 
     async def close(self) -> None:
         """The same as `aclose`, as agentlightning 0.3 calls it."""
         await self.aclose()
 
     # Requests
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._connection.closed:
+            raise StoreClosed(f"the store of run {self._known_run_id or '(not known yet)'} is closed")
 
     async def _ask(
         self,
@@ -217,12 +216,14 @@ class LightningStoreClient(_Complete):
             headers[RUN_HEADER] = self._known_run_id
         if request_id is not None:
             headers[REQUEST_HEADER] = request_id
+        self._check_open()
         try:
             answer = await self._connection.request(
                 method, path, body=payload, headers=headers, extra_seconds=extra_seconds, repeated=repeated
             )
-        except StoreClosed as exc:
-            raise StoreClosed(f"the store of run {self._known_run_id or '(not known yet)'} is closed") from exc
+        except StoreClosed:
+            self._check_open()
+            raise
         if self._known_run_id is None:
             self._known_run_id = answer.run_id
         return answer
@@ -370,10 +371,6 @@ class LightningStoreClient(_Complete):
             raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
         saved = {"name": name, "state": json.loads(text), "request_id": request_id}
         await self._call(OPERATIONS["save_state"], saved)
-
-
-def _again(url: str, options: Mapping[str, Any], run_id: str | None) -> LightningStoreClient:
-    return LightningStoreClient(url, run_id=run_id, **options)
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {

@@ -1,11 +1,10 @@
 """`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
 import functools
-import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -13,9 +12,6 @@ from click.core import ParameterSource
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
 from lightning_http.messages import DEFAULT_PORT
-
-if TYPE_CHECKING:
-    from lightning_core.runs.folder import RunFolder
 
 PAGE_SIZE = 100
 """How many rollouts are read at once."""
@@ -25,13 +21,6 @@ def _not_empty(context: click.Context, option: click.Parameter, value: str | Non
     """Refuse what a variable gives that is not set."""
     if value == "":
         raise ConfigError(f"{option.opts[0]} is empty; give a value, or leave {option.opts[0]} out")
-    return value
-
-
-def _finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse what a range lets pass: nan is not below its least number."""
-    if value is not None and not math.isfinite(value):
-        raise ConfigError(f"{option.opts[0]} is {value:g}; give a number from 0 on")
     return value
 
 
@@ -80,7 +69,6 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--drain-seconds",
     type=click.FloatRange(min=0),
-    callback=_finite,
     default=10.0,
     show_default=True,
     help="How long running attempts may go on after SIGTERM.",
@@ -145,14 +133,12 @@ def store(
     from lightning_core.store.base import LightningStore
     from lightning_core.store.run_end import note_served, served_run
     from lightning_core.store.tracking import MetricsBackend
-    from lightning_http.listener import resolve
     from lightning_http.metrics import PrometheusMetricsBackend
     from lightning_http.server import LightningStoreServer
 
     for origin in cors_origin:
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
-    resolve(host, port)  # before a key is asked for, which does not help an unknown name
     named = {"path": path, "partition_id": partition_id, "run_id": run_id}
     defaults: dict[str, Any] = {}
     if context.get_parameter_source("uri") is ParameterSource.ENVIRONMENT:
@@ -246,7 +232,6 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 @click.option(
     "--content-days",
     type=click.FloatRange(min=0),
-    callback=_finite,
     metavar="DAYS",
     help="Also drop what was said in rollouts that ended so many days ago: messages, tokens. Numbers, rewards, "
     "inputs and recorded failures stay. There is no way back.",
@@ -295,11 +280,10 @@ def compact(source: str, backend: str, content_days: float | None, also_resumabl
         before = _size(path)
         if content_days is not None and before:
             since = time.time() - content_days * 86_400
-            if folder is not None:
-                dropped = asyncio.run(_drop_content(backend, path, folder.run_id, (), since))
-            else:
-                spared = None if also_resumable else {each.run_id for each in runs_in(root) if _may_be_resumed(each)}
-                dropped = asyncio.run(_drop_content(backend, path, None, spared, since))
+            spared = None
+            if not also_resumable and folder is None:
+                spared = {each.run_id for each in runs_in(root) if each.manifest().can_be_resumed}
+            dropped = asyncio.run(_drop_content(backend, path, spared, since))
             click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
         make_smaller(path)
     except StoreError as exc:  # such as one that another process uses
@@ -310,27 +294,19 @@ def compact(source: str, backend: str, content_days: float | None, also_resumabl
     click.echo(f"{path} has {_size(path) / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
 
 
-def _may_be_resumed(run: "RunFolder") -> bool:
-    """Whether a run needs its content; where its manifest is damaged, that is not known."""
-    from lightning_core.errors import RunFolderError
-
-    try:
-        return run.manifest().can_be_resumed
-    except RunFolderError:
-        return True
-
-
 def _size(path: Path) -> int:
     """Return the bytes of a store, with its log of what is not yet in the file itself."""
     return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.is_file())
 
 
-async def _drop_content(
-    backend: str, path: Path, run_id: str | None, spared: Collection[str] | None, since: float
-) -> int:
-    """Drop the content of rollouts that ended before a time.
+async def _drop_content(backend: str, path: Path, spared: Collection[str] | None, since: float) -> int:
+    """Drop the content of rollouts that ended before a time: of runs that have ended and are not `spared`.
 
-    Of one run, of all that have ended and are not `spared`, or, where that is None, of all.
+    Args:
+        backend: The store.
+        path: Its file.
+        spared: Ids of runs; None to drop the content of every run.
+        since: Seconds since the epoch.
 
     Returns:
         How many had some.
@@ -344,9 +320,9 @@ async def _drop_content(
     opened = default_registry().build("stores", spec, expected=LightningStore)
     dropped = 0
     try:
-        for each in await opened.kept_runs() if run_id is None else [run_id]:
-            view = opened.for_run(each)
-            if run_id is None and spared is not None and (each in spared or not await has_ended(view)):
+        for run_id in await opened.kept_runs():
+            view = opened.for_run(run_id)
+            if spared is not None and (run_id in spared or not await has_ended(view)):
                 continue
             offset = 0
             while rollouts := await view.query_rollouts(status_in=sorted(ENDED), limit=PAGE_SIZE, offset=offset):

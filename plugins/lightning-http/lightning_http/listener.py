@@ -23,11 +23,11 @@ _FLUSH_SECONDS = 1.0
 _LOOKS = 100
 
 
-def resolve(host: str, port: int) -> tuple[int, int, int, Any]:
-    """Look up where to listen: family, kind, protocol and address; port 0 lets the system choose.
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound; 0 lets the system choose the port.
 
     Raises:
-        ConfigError: When there is no such port, or the host is unknown.
+        ConfigError: Names the host or the port that cannot be had.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
@@ -36,16 +36,6 @@ def resolve(host: str, port: int) -> tuple[int, int, int, Any]:
     except (OSError, UnicodeError) as exc:
         raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
     family, kind, protocol, _, address = found[0]
-    return family, kind, protocol, address
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound; 0 lets the system choose the port.
-
-    Raises:
-        ConfigError: Names the host or the port that cannot be had.
-    """
-    family, kind, protocol, address = resolve(host, port)
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -53,26 +53,21 @@ class PrometheusMetricsBackend(MetricsBackend):
 
     async def inc_counter(self, name: str, amount: float = 1.0, labels: LabelDict | None = None) -> None:
         """See `MetricsBackend.inc_counter`."""
-        self._find(Counter, name, labels).inc(amount)
+        self._find(name, labels).inc(amount)
 
     async def observe_histogram(self, name: str, value: float, labels: LabelDict | None = None) -> None:
         """See `MetricsBackend.observe_histogram`."""
-        self._find(Histogram, name, labels).observe(value)
+        self._find(name, labels).observe(value)
 
     def _register(self, kind: Any, name: str, label_names: Sequence[str] | None, **options: Any) -> None:
-        labels, known = tuple(label_names or ()), self._metrics.get(name)
-        if known is None:
-            about = f"{name}, a {kind.__name__.lower()}."
+        if name not in self._metrics:
+            about, labels = f"{name}, a {kind.__name__.lower()}.", tuple(label_names or ())
             self._metrics[name] = kind(name.replace(".", "_"), about, labels, registry=self.registry, **options)
-        elif not isinstance(known, kind):
-            raise ValueError(f"metric {name!r} is registered as a {type(known).__name__.lower()}")
 
-    def _find(self, kind: Any, name: str, labels: LabelDict | None) -> Any:
-        metric = self._metrics.get(name)
-        if not isinstance(metric, kind):
-            what = kind.__name__.lower()
-            raise ValueError(f"{name!r} is not a registered {what}; call register_{what} first")
-        return metric.labels(**labels) if labels else metric
+    def _find(self, name: str, labels: LabelDict | None) -> Any:
+        if name not in self._metrics:
+            raise ValueError(f"{name!r} is not a registered metric; call register_counter or register_histogram first")
+        return self._metrics[name].labels(**labels) if labels else self._metrics[name]
 
 
 _of_process: dict[str, Any] = {}
@@ -125,7 +120,7 @@ class Metrics:
             method: Its method.
             route: The route's template, never a path with ids in it.
             status: The answer's status; 499 where the client was gone.
-            seconds: How long it took; of a stream of events, until it began.
+            seconds: How long it took.
         """
         self._in_flight -= 1
         labels = {"path": route, "method": method, "status": str(status)}
@@ -152,6 +147,9 @@ _Value = tuple[str, Mapping[str, str], float]
 """A metric, its labels, and its value."""
 
 
+_ABOUT = "See docs/store-server.md."
+
+
 class _Now(Collector):
     """The gauges of one page."""
 
@@ -161,26 +159,9 @@ class _Now(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
         for name, labels, value in self._values:
-            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
+            family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT, labels=tuple(labels)))
             family.add_metric(tuple(labels.values()), value)
         return families.values()
-
-
-_ABOUT = {
-    "agl_http_in_flight": "Requests without an answer.",
-    "agl_store_records": "What the server's own run holds.",
-    "agl_store_uptime_seconds": "Since the store was opened.",
-    "agl_rollouts_live": "Rollouts that have not ended.",
-    "agl_queue_depth": "Rollouts that wait for a runner.",
-    "agl_workers": "Workers that have been heard of.",
-    "agl_worker_silence_seconds": "Since the last heartbeat.",
-    "agl_worker_cpu_percent": "The load of the worker's machine.",
-    "agl_worker_memory_percent": "The memory of the worker's machine that is used.",
-    "agl_gpu_utilization_percent": "The load of a GPU.",
-    "agl_gpu_memory_used_mib": "The memory of a GPU that is used.",
-    "agl_gpu_memory_total_mib": "The memory of a GPU.",
-    "agl_gpu_temperature_celsius": "The temperature of a GPU.",
-}
 
 
 def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], now: float) -> Iterator[_Value]:
@@ -194,24 +175,24 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
     yield "agl_queue_depth", {}, sum(number for status, number in live.items() if status in _QUEUED)
     for status in ("idle", "busy", "unknown"):
         yield "agl_workers", {"status": status}, sum(worker.status == status for worker in workers)
-    gpus: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
-    for worker in workers:
-        heard, stats = worker.last_heartbeat_time, worker.heartbeat_stats or {}
-        if heard is None or now - heard > GONE_SECONDS:
+    gpus: dict[tuple[str, str], Mapping[str, Any]] = {}
+    heard = [(worker.last_heartbeat_time, worker) for worker in workers if worker.last_heartbeat_time is not None]
+    for last, worker in sorted(heard, key=lambda each: each[0]):
+        if now - last > GONE_SECONDS:
             continue
+        stats = worker.heartbeat_stats or {}
         whose = {"worker": worker.worker_id, "host": well_formed(str(stats.get("host", "")))}
-        yield "agl_worker_silence_seconds", whose, now - heard
+        yield "agl_worker_silence_seconds", whose, now - last
         for key, name in _WORKER.items():
             if _is_number(stats.get(key)):
                 yield name, whose, stats[key]
         told_of = stats.get("gpus")
         for number, gpu in enumerate(told_of if isinstance(told_of, list | tuple) else ()):
-            if not isinstance(gpu, Mapping):
-                continue
-            # Several workers of a machine tell of the same.
-            which = whose["host"], str(number)
-            gpus[which] = max(gpus.get(which, (0.0, {})), (heard, gpu), key=lambda told: told[0])
-    for (host, place), (_, gpu) in gpus.items():
+            if isinstance(gpu, Mapping):
+                gpus[whose["host"], str(number)] = (
+                    gpu  # several workers of a machine tell of the same: the newest counts
+                )
+    for (host, place), gpu in gpus.items():
         for key, name in _GPU.items():
             if _is_number(gpu.get(key)):
                 yield name, {"host": host, "gpu": place, "name": well_formed(str(gpu.get("gpu", "")))}, gpu[key]

@@ -4,10 +4,9 @@ https://opentelemetry.io/docs/specs/otlp/#otlphttp
 """
 
 import base64
-import binascii
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +59,10 @@ def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
         if media_type == PROTOBUF:
             request.ParseFromString(body)
         else:
-            json_format.ParseDict(_with_base64_ids(from_any_json(body)), request, ignore_unknown_fields=True)
+            fields = from_any_json(body)
+            if not isinstance(fields, dict):
+                raise MalformedTraces(f"a request is an object; got a {type(fields).__name__}")
+            json_format.ParseDict(_with_base64_ids(fields), request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise MalformedTraces(f"the body is not an OTLP request in {media_type}: {exc}") from exc
     return request
@@ -209,33 +211,21 @@ def _value(value: Any) -> Any:
 # In OTLP's JSON ids are hexadecimal, whereas protobuf's own JSON has bytes in base64.
 
 
-def _with_base64_ids(request: Any) -> dict[str, Any]:
-    if not isinstance(request, dict):
-        raise MalformedTraces(f"a request is an object; got a {type(request).__name__}")
-    for span in _spans_in(request):
-        _recode(span, "traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
-        for link in _objects(span, "links"):
-            _recode(link, "traceId", "spanId", "trace_id", "span_id")
-    return request
+_IDS = frozenset({"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"})
 
 
-def _spans_in(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for group in _objects(request, "resourceSpans", "resource_spans"):
-        for scope in _objects(group, "scopeSpans", "scope_spans"):
-            yield from _objects(scope, "spans")
+def _with_base64_ids(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_base64_ids(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _recoded(name, item) if name in _IDS else _with_base64_ids(item) for name, item in value.items()}
 
 
-def _objects(holder: dict[str, Any], *names: str) -> Iterator[dict[str, Any]]:
-    for name in names:
-        items = holder.get(name)
-        if isinstance(items, list):
-            yield from (item for item in items if isinstance(item, dict))
-
-
-def _recode(holder: dict[str, Any], *names: str) -> None:
-    for name in names:
-        if isinstance(holder.get(name), str):
-            try:
-                holder[name] = base64.b64encode(binascii.unhexlify(holder[name])).decode("ascii")
-            except (binascii.Error, ValueError) as exc:
-                raise MalformedTraces(f"{name} is {holder[name]!r}; an id is hexadecimal") from exc
+def _recoded(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value  # protobuf says what is wrong
+    try:
+        return base64.b64encode(bytes.fromhex(value)).decode("ascii")
+    except ValueError as exc:
+        raise MalformedTraces(f"{name} is {value!r}; an id is hexadecimal") from exc

@@ -128,10 +128,6 @@ class PooledProcess(ABC):
     def stop(self) -> None:
         """Ask it to give back what it works on, and to end."""
 
-    def terminate(self) -> None:
-        """Ask the system to end it."""
-        self.kill()
-
     @abstractmethod
     def kill(self) -> None:
         """Let the system end it, where it still runs."""
@@ -202,13 +198,9 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
 
     def stop(self) -> None:
         if not self.has_begun:
-            self.terminate()
+            self.kill()
         elif not self._transport.is_closing():
             self._transport.write(b"!")
-
-    def terminate(self) -> None:
-        if not self.ended.done():
-            self._process.terminate()
 
     def kill(self) -> None:
         if not self.ended.done():
@@ -338,14 +330,11 @@ class RunnerPool:
                 elif process.exit_code != 0:
                     await self._replace(process)
 
-    async def stop(
-        self, graceful_seconds: float, terminate_seconds: float, *, busy: Collection[str] | None = None
-    ) -> None:
-        """End all processes: ask them, then terminate them, then kill them.
+    async def stop(self, graceful_seconds: float, *, busy: Collection[str] | None = None) -> None:
+        """End all processes: ask them, then kill them.
 
         Args:
             graceful_seconds: How long they may take to end once they are asked.
-            terminate_seconds: How long after they are terminated.
             busy: The workers that execute something; the others hear of the end from the store. None to ask all.
         """
 
@@ -354,12 +343,7 @@ class RunnerPool:
                 process.stop()
 
         self._is_stopping = True
-        for end, seconds in (
-            (ask, graceful_seconds),
-            (lambda process: process.terminate(), terminate_seconds),
-        ):
-            if seconds > 0:
-                await self._end(end, seconds)
+        await self._end(ask, graceful_seconds)
         await self._end(lambda process: process.kill(), KILL_SECONDS)
 
     def close(self) -> None:
@@ -450,7 +434,6 @@ async def join_run(
     key: str | None = None,
     run_id: str | None = None,
     graceful_seconds: float = 2.0,
-    terminate_seconds: float = 1.0,
     on_joined: Callable[[str], None] = lambda run_id: None,
     **numbers: int,
 ) -> None:
@@ -465,7 +448,6 @@ async def join_run(
         key: What to say to it; None for the variable `AGL_KEY`.
         run_id: The run; None for the one that is served there.
         graceful_seconds: How long they may take to end, when this is cancelled.
-        terminate_seconds: How long after they are terminated.
         on_joined: Is told the run, before the first process starts.
         numbers: `n_runners`, `concurrency` and `max_restarts`; see `RunnerPool`.
 
@@ -491,7 +473,7 @@ async def join_run(
             await pool.run()
         finally:
             try:
-                await pool.stop(graceful_seconds, terminate_seconds)
+                await pool.stop(graceful_seconds)
             finally:
                 pool.close()
 

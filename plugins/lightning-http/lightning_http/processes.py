@@ -15,13 +15,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 import lightning_http as http
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed, StoreError
+from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreError
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.local import end_tasks, raise_failure, signal_run_end, wait_for_algorithm
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store import LightningStore
-from lightning_core.types import Worker
-from lightning_http.child import run_here, worker_ids
 from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
 from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, join_run, process_context, process_maker, release
@@ -55,17 +53,13 @@ INTERRUPTED_SECONDS = 1.0
 """How long runners may take to end when the run has failed or was interrupted; that should not take 2 s."""
 
 LOOK_SECONDS = 1.0
-"""How often to look who works elsewhere, once all runners of this process have ended."""
+"""How long to look who works, once the algorithm has ended."""
 
 BACK_SECONDS = 2.0
 """How long after its last report a worker elsewhere may come back for more work; one that does not has left."""
 
 BACK_LOOK_SECONDS = 0.2
 """How often to look who has left, once the run has ended."""
-
-SILENT_SECONDS = 60.0
-"""How long nothing may be heard of a runner elsewhere that has no work, before it counts as gone: it asks for work, or
-sends a heartbeat, more often."""
 
 RETRY_SECONDS = 600.0
 """How long a runner process repeats a request: it ends anyway when the process that serves the store dies."""
@@ -90,10 +84,7 @@ class ProcessesStrategy(ExecutionStrategy):
         server_port: Its port; 0 lets the system choose, or, for only runners, is 4747. None for `AGL_SERVER_PORT`, or
             else 0.
         n_runners: How many processes.
-        graceful_timeout: How many seconds runners may take to end after the run has.
-        terminate_timeout: How many seconds more before those that are left are killed.
-        main_process: `runner` keeps the one runner in this process, for a debugger; the store is asked over HTTP all
-            the same, and the algorithm is here as well.
+        graceful_timeout: How many seconds runners may take to end after the run has; then they are killed.
         managed_store: Whether to serve the store. False where runners can reach it by themselves, as they can the
             client of a store's server; it has to be picklable then, and the role `runner` goes to that server. None for
             `AGL_MANAGED_STORE`, or else as the store is.
@@ -109,7 +100,14 @@ class ProcessesStrategy(ExecutionStrategy):
     brings_key = False
     """Whether runners on other machines get the store's key from this process."""
 
-    @deprecated(without_effect={"allowed_exit_codes": "a runner process that ends with another status is replaced"})
+    @deprecated(
+        without_effect={
+            "allowed_exit_codes": "a runner process that ends with another status is replaced",
+            "terminate_timeout": "runners that have not ended after graceful_timeout= are killed",
+            "main_process": "runners have processes of their own; for a debugger take the strategy 'local'",
+        },
+        defaults={"terminate_timeout": 10.0, "main_process": "algorithm"},
+    )
     def __init__(
         self,
         role: Role | None = None,
@@ -117,10 +115,8 @@ class ProcessesStrategy(ExecutionStrategy):
         server_port: int | None = None,
         n_runners: int = 1,
         graceful_timeout: float = 10.0,
-        terminate_timeout: float = 10.0,
-        main_process: Literal["algorithm", "runner"] = "algorithm",
-        managed_store: bool | None = None,
         *,
+        managed_store: bool | None = None,
         concurrency: int = 1,
         start_method: StartMethod | None = None,
         max_restarts: int = 10,
@@ -135,12 +131,8 @@ class ProcessesStrategy(ExecutionStrategy):
         self.concurrency: int = _checked("concurrency", concurrency, _AtLeastOne)
         self.max_restarts: int = _checked("max_restarts", max_restarts, Annotated[int, Field(ge=0)])
         self.graceful_timeout: float = _checked("graceful_timeout", graceful_timeout, _Seconds)
-        self.terminate_timeout: float = _checked("terminate_timeout", terminate_timeout, _Seconds)
-        self.main_process = _checked("main_process", main_process, Literal["algorithm", "runner"])
         # A fork would copy locks that threads of this process hold.
         self.start_method: StartMethod | None = _checked("start_method", start_method, StartMethod | None)
-        if main_process == "runner" and (self.role != "both" or n_runners != 1):
-            raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
         if self.role == "runner" and self.server_port == 0:
             self.server_port = STORE_PORT
 
@@ -186,7 +178,6 @@ class ProcessesStrategy(ExecutionStrategy):
                     concurrency=self.concurrency,
                     max_restarts=self.max_restarts,
                     graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
-                    terminate_seconds=0.0,
                 )
             except RunEnded as exc:
                 if self.managed_store is False:  # the store outlives its runs: this is one that ended before
@@ -195,11 +186,17 @@ class ProcessesStrategy(ExecutionStrategy):
             return
         await store.begin_run()
         async with self._reachable(store, runner) as (known, for_runners):
-            runners = self._runners(runner, known, for_runners)
+            runners = RunnerPool(
+                None if self.role == "algorithm" else self.process_maker(runner, for_runners),
+                n_runners=self.n_runners,
+                concurrency=self.concurrency,
+                max_restarts=self.max_restarts,
+                release=partial(release, known),
+            )
             leader = asyncio.create_task(algorithm(store), name="algorithm")
             working = asyncio.create_task(runners.run(), name="runner processes")
             try:
-                await self._watch(leader, working, known, runners)
+                await self._watch(leader, working, known)
             except BaseException as exc:
                 await self._end(leader, working, known, runners, raised=exc)
                 if self.serves(store):
@@ -210,16 +207,13 @@ class ProcessesStrategy(ExecutionStrategy):
             if self.serves(store):
                 await _while_others_come_back(known, runners.tokens, self.graceful_timeout)
 
-    async def _watch(
-        self, leader: "asyncio.Task[None]", working: "asyncio.Task[None]", store: LightningStore, runners: "_Runners"
-    ) -> None:
+    async def _watch(self, leader: "asyncio.Task[None]", working: "asyncio.Task[None]", store: LightningStore) -> None:
         """Return when the algorithm has ended."""
         await asyncio.wait({leader, working}, return_when=asyncio.FIRST_COMPLETED)
         if not leader.done():
             raise_failure(working)
             if self.role == "algorithm":
                 await asyncio.wait({leader})
-            await _while_others_work(leader, store, runners.tokens)
             await wait_for_algorithm(leader, store, self.n_runners * self.concurrency)
         raise_failure(leader)
 
@@ -228,7 +222,7 @@ class ProcessesStrategy(ExecutionStrategy):
         leader: "asyncio.Task[None]",
         working: "asyncio.Task[None]",
         store: LightningStore,
-        runners: "_Runners",
+        runners: RunnerPool,
         *,
         raised: BaseException | None = None,
     ) -> None:
@@ -238,33 +232,21 @@ class ProcessesStrategy(ExecutionStrategy):
             if raised is None:
                 await telling
                 # Those that wait for work have heard of the end.
-                await runners.stop(self.graceful_timeout, self.terminate_timeout, busy=await _busy_workers(store))
+                await runners.stop(self.graceful_timeout, busy=await _busy_workers(store))
             else:
-                await runners.stop(min(self.graceful_timeout, INTERRUPTED_SECONDS), 0.0)
+                await runners.stop(min(self.graceful_timeout, INTERRUPTED_SECONDS))
             await leading
             await telling
         finally:
             runners.close()
             await end_tasks([working], raised=raised)
 
-    def _runners(self, runner: RunnerBundle, store: LightningStore, for_runners: LightningStore) -> "_Runners":
-        if self.main_process == "runner":
-            return _RunnersHere(runner, for_runners, range(self.concurrency))
-        return RunnerPool(
-            None if self.role == "algorithm" else self.process_maker(runner, for_runners),
-            n_runners=self.n_runners,
-            concurrency=self.concurrency,
-            max_restarts=self.max_restarts,
-            release=partial(release, store),
-        )
-
     @asynccontextmanager
     async def _reachable(
         self, store: LightningStore, runner: RunnerBundle
     ) -> AsyncIterator[tuple[LightningStore, LightningStore]]:
         """Give, during the block, the store whose changes an observer sees, and the one that runners reach."""
-        # A runner in this process tells the plugins that stay here by itself.
-        observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
+        observer = getattr(runner, "observer", None)
         if not self.serves(store):
             async with following(store, observer):
                 if isinstance(store, http.LightningStoreServer):
@@ -305,40 +287,6 @@ class ProcessesStrategy(ExecutionStrategy):
                 yield observed, client
 
 
-class _RunnersHere:
-    """Runners in this process, which are ended by cancelling them."""
-
-    def __init__(self, runner: RunnerBundle, store: LightningStore, numbers: range) -> None:
-        self._runner = runner
-        self._store = store
-        self._numbers = numbers
-        self._stop = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._token = secrets.token_hex(4)
-        self.tokens: Iterable[str] = (self._token,)
-
-    async def run(self) -> None:
-        try:
-            await run_here(self._runner, self._store, self._numbers, self._stop, prefix=worker_ids(self._token))
-        finally:
-            self._ended.set()
-
-    async def stop(
-        self, graceful_seconds: float, terminate_seconds: float, *, busy: Iterable[str] | None = None
-    ) -> None:
-        if busy is None or any(self._token in worker_id for worker_id in busy):
-            self._stop.set()
-        ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
-        await asyncio.wait({ended}, timeout=graceful_seconds)
-        ended.cancel()
-
-    def close(self) -> None:
-        self._stop.set()
-
-
-_Runners = RunnerPool | _RunnersHere
-
-
 async def _busy_workers(store: LightningStore) -> set[str] | None:
     """Return the ids of workers that execute something; None where the store does not say."""
     try:
@@ -361,44 +309,13 @@ async def _while_others_come_back(store: LightningStore, tokens: Iterable[str], 
         async with asyncio.timeout(seconds):
             while True:
                 since = time.time() - BACK_SECONDS
-                others = _elsewhere(await store.query_workers(), tokens)
+                workers = await store.query_workers()
+                others = [each for each in workers if not any(token in each.worker_id for token in tokens)]
                 if not any(each.status == "busy" or (each.last_idle_time or 0.0) > since for each in others):
                     return
                 await asyncio.sleep(BACK_LOOK_SECONDS)
     except (StoreError, TimeoutError) as exc:  # such as closed, by the algorithm, perhaps
         logger.info("lightning.workers_not_known run_id=%s: %r", store.run_id, exc)
-
-
-def _elsewhere(workers: Iterable[Worker], tokens: Iterable[str]) -> list[Worker]:
-    """Return the workers whose ids have none of these tokens."""
-    tokens = tuple(tokens)
-    return [each for each in workers if not any(token in each.worker_id for token in tokens)]
-
-
-async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:
-    """Return when the algorithm has ended, or no runner is left elsewhere.
-
-    Args:
-        leader: The algorithm.
-        store: Where runners look for work.
-        tokens: Parts of the ids of those that are not elsewhere.
-    """
-    clock = asyncio.get_running_loop().time
-    seen: dict[str, tuple[Worker, float]] = {}
-    while not leader.done():
-        try:
-            workers = await store.query_workers()
-        except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
-            return
-        for worker in _elsewhere(workers, tokens):
-            if worker.worker_id not in seen or seen[worker.worker_id][0] != worker:
-                seen[worker.worker_id] = worker, clock()
-        if not any(
-            worker.status == "busy" or (worker.status == "idle" and clock() - since < SILENT_SECONDS)
-            for worker, since in seen.values()
-        ):
-            return
-        await asyncio.wait({leader}, timeout=LOOK_SECONDS)
 
 
 def _refuse_unguarded_program() -> None:

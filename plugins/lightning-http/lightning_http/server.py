@@ -24,17 +24,14 @@ from lightning_core.store.tracking import MetricsBackend
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 from lightning_http.app import application
 from lightning_http.auth import Keys
-from lightning_http.call import ANSWERED, CLIENT_GONE, Call, answer_error
+from lightning_http.call import ANSWERED, CLIENT_GONE, Call, Limits, Service, answer_error
 from lightning_http.client import LightningStoreClient
 from lightning_http.listener import Listener, bind
 from lightning_http.messages import DEFAULT_PORT, LEASE_HEADER, OPEN_PATHS, RUN_HEADER, RUNNER_KEY_VARIABLE, TRACES_PATH
 from lightning_http.metrics import Metrics
-from lightning_http.service import Limits, Service
 from lightning_http.web_pages import require_key, require_local, require_same_site, url_of
 
 logger = logging.getLogger(__name__)
-
-EVENT_STREAM = b"text/event-stream"
 
 
 class Gate:
@@ -54,30 +51,20 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status, added = time.perf_counter(), CLIENT_GONE, list[tuple[bytes, bytes]]()
-        is_counted = has_started = False
+        has_started = False
 
-        async def count() -> None:
-            nonlocal is_counted
-            if not is_counted:
-                is_counted = True
-                route = getattr(scope.get("route"), "path_format", "unknown")
-                await self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
-
-        async def counted_send(message: Message) -> None:
+        async def noted_send(message: Message) -> None:
             nonlocal status, has_started
             if message["type"] == "http.response.start":
                 status, has_started = message["status"], True
-                headers = list(message.get("headers", ()))
-                message["headers"] = [*headers, *added]
-                if any(name == b"content-type" and value.startswith(EVENT_STREAM) for name, value in headers):
-                    await count()  # it is answered, and then stays open for as long as its client wants
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         self._service.metrics.begin()
         try:
             added += self._admit(scope)
             scope["app"] = self._app
-            await self._app(scope, receive, counted_send)
+            await self._app(scope, receive, noted_send)
         except asyncio.CancelledError:
             status = CLIENT_GONE
             raise
@@ -85,9 +72,10 @@ class Gate:
             if has_started or not isinstance(exc, ANSWERED):
                 logger.exception("lightning.store_request_failed path=%s", scope["path"])
             if not has_started:
-                await answer_error(exc, Request(scope))(scope, receive, counted_send)
+                await answer_error(exc, Request(scope))(scope, receive, noted_send)
         finally:
-            await count()
+            route = getattr(scope.get("route"), "path_format", "unknown")
+            await self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
 
     def _admit(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Let the request in; return the headers of its answer."""

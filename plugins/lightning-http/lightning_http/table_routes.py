@@ -68,9 +68,9 @@ def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
         body, query = given.pop("body", None), given.pop("query", None)
         if operation.takes_request_id:
             given["request_id"] = request_id_of(request)
-        given |= given_in(query) | ({operation.body: body} if operation.body else given_in(body))
+        given |= _given_in(query) | ({operation.body: body} if operation.body else _given_in(body))
         headers: dict[str, str] = {}
-        result = await perform(call, operation, given, request, headers)
+        result = await _perform(call, operation, given, request, headers)
         return StoreAnswer(result, operation.status, headers)
 
     annotations: dict[str, Any] = {"call": Annotated[Call, Depends(Permit(operation.role))], "request": Request}
@@ -96,16 +96,12 @@ def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def given_in(body: BaseModel | None) -> dict[str, Any]:
+def _given_in(body: BaseModel | None) -> dict[str, Any]:
     return {} if body is None else {name: getattr(body, name) for name in body.model_fields_set}
 
 
-async def perform(
-    call: Call,
-    operation: Operation,
-    arguments: dict[str, Any],
-    request: Request | None = None,
-    headers: dict[str, str] | None = None,
+async def _perform(
+    call: Call, operation: Operation, arguments: dict[str, Any], request: Request, headers: dict[str, str]
 ) -> Any:
     """Call the store, and return what is answered.
 
@@ -113,7 +109,7 @@ async def perform(
         call: Who asks.
         operation: The method.
         arguments: Its arguments, as far as they were given.
-        request: The request, for methods that wait.
+        request: The request.
         headers: Takes the headers of the answer.
     """
     end = call.service.draining if operation.claims else call.service.closing
@@ -124,16 +120,23 @@ async def perform(
     method, waits = getattr(call.store, operation.name), operation.waits
     if operation.is_query:
         limit = arguments.get("limit", -1)
-        return call.whole(await method(**{**arguments, "limit": MAX_PAGE if limit == -1 else limit}), limit)
+        result = await method(**{**arguments, "limit": MAX_PAGE if limit == -1 else limit})
+        if limit == -1 and result.total > result.offset + len(result.items):
+            raise InvalidRequest(
+                f"limit is -1, and {result.total} match; a page of this store holds at most {MAX_PAGE}: ask with "
+                "limit and offset"
+            )
+        result.limit = limit
+        return result
     poll_seconds = arguments.pop("poll_seconds", None)
-    if waits is None or arguments.get(waits, operation.signature.parameters[waits].default) == 0 or request is None:
+    if waits is None or arguments.get(waits, operation.signature.parameters[waits].default) == 0:
         result = await method(**arguments)
     else:
         work = method(**arguments)
         done, result = await call.wait(request, work, end, poll_seconds=poll_seconds)
         if not done and end.is_set():
             await _refuse(call, operation)
-        if not done and headers is not None:
+        if not done:
             headers[PENDING_HEADER] = "true"
             result = [] if operation.claims else await method(**{**arguments, waits: 0.0})
     if operation.method != "GET":
@@ -211,8 +214,6 @@ def _with_key(call: Call, rollout: AttemptedRollout) -> Any:
 
 async def _is_sendable(call: Call, rollout: AttemptedRollout) -> bool:
     """Whether JSON can hold a rollout. No client can ever execute one that it cannot: its attempt is ended."""
-    if _is_simple(rollout.input) and _is_simple(rollout.metadata):
-        return True
     try:
         wire.encode(rollout)
     except InvalidRequest as exc:
@@ -222,16 +223,6 @@ async def _is_sendable(call: Call, rollout: AttemptedRollout) -> bool:
         logger.error("lightning.rollout_not_sendable rollout_id=%s reason=%s", rollout.rollout_id, exc)
         return False
     return True
-
-
-def _is_simple(value: Any) -> bool:
-    """Whether a value is plainly JSON's, at the first look."""
-    if type(value) is dict:
-        return _SIMPLE.issuperset(map(type, value.values()))
-    return type(value) in _SIMPLE
-
-
-_SIMPLE = frozenset({str, int, float, bool, type(None)})
 
 
 for _operation in OPERATIONS.values():

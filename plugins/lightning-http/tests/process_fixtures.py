@@ -32,11 +32,6 @@ def double(task):
     return 2.0 * task
 
 
-@rollout
-async def where(task):
-    return float(os.getpid())
-
-
 meeting = asyncio.Barrier(2)
 
 

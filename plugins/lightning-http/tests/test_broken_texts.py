@@ -28,13 +28,6 @@ async def test_a_span_of_a_foreign_client_is_mended_as_one_that_is_made_here(ser
     assert there.attributes == {MENDED: MENDED, "list": [MENDED, 1]}
 
 
-async def test_a_wrong_span_with_a_broken_text_is_422_and_the_field_is_named(server, ask):
-    body = json.dumps({"spans": [{"name": BROKEN, "sequence_id": "x"}]}).encode()
-    status, answer = await ask("POST", f"{server.url}/v1/agl/spans/bulk", data=body, headers=HEADERS)
-    assert status == 422
-    assert ["body", "spans", 0, "sequence_id"] in [fault["loc"] for fault in answer["detail"]]
-
-
 async def test_a_broken_text_in_otlp_json_costs_nothing(server, memory, ask):
     started = await memory.start_rollout("a")
     place = {

@@ -104,6 +104,6 @@ async def test_ids_of_workers_are_one_part_of_a_path_and_what_is_below_them_is_n
         assert found.heartbeat_stats == {"cpu": 1}
     status, _ = await ask("POST", f"{server.url}/v1/agl/workers/host-1/heartbeat", json={"cpu": 2})
     assert status == 404
-    with pytest.raises(StoreError, match="no route '/v1/agl/workers/host/pid/1'"):
+    with pytest.raises(StoreError, match="no route POST '/v1/agl/workers/host/pid/1'"):
         await client.update_worker("host/pid/1", {})
     assert {each.worker_id for each in await server.store.query_workers()} == {"host-1", "a b-ü", "per%2Fcent"}

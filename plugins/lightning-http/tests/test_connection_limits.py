@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from http_fixtures import KEY
 from lightning_http import LightningStoreClient, LightningStoreServer
-from lightning_http.service import Limits
+from lightning_http.call import Limits
 
 GET = b"GET /v1/agl/health? HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 POST = b"POST /v1/agl/queues/rollouts/enqueue HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"

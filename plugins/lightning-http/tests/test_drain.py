@@ -56,21 +56,6 @@ async def test_worker_hears_of_the_end_of_the_run_from_a_server_that_stops_right
         await client.aclose()
 
 
-async def test_a_wait_for_work_ends_at_once(busy, memory):
-    client = LightningStoreClient(busy.url, retry_seconds=0.05, first_backoff_seconds=0.01)
-    await client.dequeue_many_rollouts(limit=2, worker_id="w-1")
-    waiter = asyncio.create_task(client.dequeue_rollout("w-2", wait_seconds=None))
-    await client.statistics()
-    draining = asyncio.create_task(busy.drain())
-    with pytest.raises(StoreUnavailable, match="shutting down"):
-        await waiter
-    assert not draining.done()
-    for rollout in await memory.query_rollouts():
-        await client.update_rollout(rollout.rollout_id, status="cancelled")
-    await draining
-    await client.aclose()
-
-
 async def test_what_does_not_end_in_time_is_left_to_its_lease_or_released(memory):
     async with LightningStoreServer(memory, drain_seconds=0.05) as server, LightningStoreClient(server.url) as client:
         await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])

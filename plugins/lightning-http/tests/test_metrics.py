@@ -5,6 +5,7 @@ import json
 import re
 import urllib.request
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from lightning_core.utils.metrics import (
@@ -63,6 +64,8 @@ async def counted() -> dict[str, float]:
     async with LightningStoreServer(store) as server:
         await end_two_of_three(store)
         await asyncio.to_thread(scrape, f"{server.url}/metrics")
+        with pytest.raises(HTTPError):
+            await asyncio.to_thread(scrape, f"{server.url}/v1/agl/rollouts/ro-none")
         return await asyncio.to_thread(scrape, f"{server.url}/v1/prometheus/")
 
 
@@ -88,6 +91,7 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
         "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,
+        "agl_http_total{method=GET, path=/v1/agl/rollouts/{rollout_id}, status=404}": 1,
         "agl_store_records{kind=rollouts}": 3,
     }
     assert {name: counted.get(name) for name in expected} == expected
@@ -159,18 +163,6 @@ async def test_the_dashboard_asks_for_what_there_is(counted):
             }
             assert labels <= has, target["expr"]
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
-
-
-async def test_a_metric_is_registered_once_and_used_with_its_labels():
-    backend = PrometheusMetricsBackend(CollectorRegistry())
-    backend.register_counter("agl.some.total", ["kind"])
-    backend.register_counter("agl.some.total", ["kind"])
-    with pytest.raises(ValueError, match=r"'agl\.some\.total' is registered as"):
-        backend.register_histogram("agl.some.total", ["kind"])
-    with pytest.raises(ValueError, match=r"'agl\.other' is not a registered counter"):
-        await backend.inc_counter("agl.other")
-    with pytest.raises(ValueError, match="Incorrect label names"):
-        await backend.inc_counter("agl.some.total", labels={"sort": "a"})
 
 
 async def test_a_tracked_method_is_counted_with_how_it_ended():

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from jsonschema_rs import Draft202012Validator
 from lightning_http.app import application
 from lightning_http.auth import Keys
+from lightning_http.call import Limits, Service
 from lightning_http.server import Gate
-from lightning_http.service import Limits, Service
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -86,25 +86,6 @@ def test_the_server_answers_as_it_documents(case: Any) -> None:
     )
 
 
-async def test_the_values_that_a_query_takes_are_documented(server, ask):
-    _, document = await ask("GET", server.url + "/openapi.json")
-    operation = document["paths"]["/v1/agl/rollouts"]["get"]
-    schemas = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
-    statuses = schemas["status_in"]["anyOf"][0]["items"]["enum"]
-    for name, wrong, allowed in (
-        ("status_in", "done", statuses),
-        ("sort_by", "mood", schemas["sort_by"]["anyOf"][0]["enum"]),
-        ("offset", -1, [schemas["offset"]["minimum"]]),
-        ("limit", -2, [schemas["limit"]["minimum"], schemas["limit"]["maximum"]]),
-        ("limit", 10_001, [10_000]),
-    ):
-        status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={wrong}")
-        assert status == (400 if name in ("status_in", "sort_by") else 422), name
-        for value in allowed:
-            status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={value}")
-            assert status == 200, (name, value)
-
-
 async def test_every_route_is_documented_with_its_errors(server, ask):
     status, document = await ask("GET", server.url + "/openapi.json")
     assert status == 200
@@ -123,21 +104,15 @@ async def test_every_route_is_documented_with_its_errors(server, ask):
     assert set(document["components"]["schemas"]["RolloutConfig"]["properties"]) == set(RolloutConfig.model_fields)
 
 
-async def test_keys_are_documented(guarded, ask):
+async def test_keys_are_documented_and_all_that_the_document_refers_to_is_in_it(guarded, ask):
     _, document = await ask("GET", guarded.url + "/openapi.json", headers={"Authorization": f"Bearer {KEY}"})
     assert document["components"]["securitySchemes"].keys() == {"HTTPBearer"}
     for path, methods in document["paths"].items():
         for operation in methods.values():
             wants_key = path != "/v1/agl/health"
             assert operation.get("security") == ([{"HTTPBearer": []}] if wants_key else None)
-    assert (await ask("GET", guarded.url + "/v1/agl/rollouts"))[0] == 401
-
-
-async def test_all_that_the_document_refers_to_is_in_it(server, ask):
-    _, document = await ask("GET", server.url + "/openapi.json")
     places = set(re.findall(r'"\$ref": "(.*?)"', json.dumps(document)))
-    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    assert places <= known
+    assert places <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert "#/components/schemas/Span-Input" in places
 
 

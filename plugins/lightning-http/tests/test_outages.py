@@ -29,7 +29,8 @@ async def test_an_outage_is_told_once_and_so_is_its_end(memory, caplog):
     assert re.fullmatch(rf"lightning\.store_reached_again url={url} after_seconds=\d\.\d", second)
 
 
-async def test_a_request_that_goes_well_when_it_is_repeated_at_once_is_no_outage(caplog):
+@pytest.mark.parametrize("first", ["hangs up", "is silent"])
+async def test_a_request_whose_first_try_fails_is_repeated_and_that_is_no_outage(caplog, first):
     connections = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,37 +39,19 @@ async def test_a_request_that_goes_well_when_it_is_repeated_at_once_is_no_outage
         if len(connections) > 1:
             writer.write(b"HTTP/1.1 200 OK\r\nx-agl-run: run-1\r\ncontent-length: 2\r\n\r\n{}")
             await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+        if first == "hangs up":
+            writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        client = LightningStoreClient(f"http://127.0.0.1:{port}", first_backoff_seconds=0.01)
-        assert await client.statistics() == {}
-        await client.aclose()
-    assert len(connections) == 2
-    assert caplog.messages == []
-
-
-async def test_a_request_that_gets_no_answer_in_time_is_repeated():
-    connections = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
-        await reader.readuntil(b"\r\n\r\n")
-        if len(connections) > 1:
-            writer.write(b"HTTP/1.1 200 OK\r\nx-agl-run: run-1\r\ncontent-length: 2\r\n\r\n{}")
-            await writer.drain()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        # As by default, where both are 30 s: the first try takes as long as the server may be out of reach.
-        client = LightningStoreClient(f"http://127.0.0.1:{port}", request_seconds=0.5, retry_seconds=0.5)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        # As by default, where both are 30 s: a try without an answer takes as long as the server may be out of reach.
+        client = LightningStoreClient(url, request_seconds=0.5, retry_seconds=0.5, first_backoff_seconds=0.01)
         assert await client.statistics() == {}
         await client.aclose()
         for each in connections:
             each.close()
     assert len(connections) == 2
+    assert caplog.messages == []
 
 
 async def test_once_the_server_is_given_up_nothing_else_is_repeated_as_long_again(memory):

@@ -17,7 +17,7 @@ from lightning_http.processes import ProcessesStrategy
 
 from lightning_core.agent import rollout
 from lightning_core.algorithm import algo, describe_failure, run_batch
-from lightning_core.errors import AlgorithmError, ConfigError, ExecutionError, InvalidComponent, RunEnded
+from lightning_core.errors import AlgorithmError, ConfigError, ExecutionError, RunEnded
 from lightning_core.execution.pickling import packed
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer import Trainer
@@ -86,18 +86,10 @@ def test_one_process_runs_several_rollouts_at_once():
     assert rewards[0] == rewards[1] != os.getpid()
 
 
-def test_spawn_works_too():
-    assert run_agent("double", [1, 2, 3], n_runners=2, start_method="spawn") == [2.0, 4.0, 6.0]
-
-
 def test_runner_processes_have_the_environment_of_their_start(monkeypatch: pytest.MonkeyPatch):
     for value in ("1", "2"):
         monkeypatch.setenv("AGL_TEST_VARIABLE", value)
         assert run_agent("variable", ["a"]) == [float(value)]
-
-
-def test_main_process_runner_keeps_the_runner_here():
-    assert run_agent("where", ["a"], main_process="runner") == [os.getpid()]
 
 
 def test_agents_are_sent_with_what_they_hold_and_else_by_their_path():
@@ -106,12 +98,6 @@ def test_agents_are_sent_with_what_they_hold_and_else_by_their_path():
     process_agents.adding = process_agents.Adding(5)  # unknown where the module is imported anew
     assert run_agent("adding", [1, 2]) == [6.0, 7.0]
     assert run_agent("locked", [1, 2]) == [101.0, 102.0]
-
-
-def test_grader_scores_in_the_runner_process():
-    import process_agents
-
-    assert run_agent("double", [1, 2], reward=process_agents.grade) == [20.0, 40.0]
 
 
 def test_hooks_of_runners_are_called_there_and_those_of_the_run_here(tmp_path: Path):
@@ -260,16 +246,20 @@ def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monk
     assert time.monotonic() - seconds[0] < END_SECONDS
 
 
-async def test_cancelled_run_ends_its_runners(tmp_path: Path):
+@pytest.mark.parametrize("when", ["they work", "they start"])
+async def test_cancelled_run_ends_its_runners(tmp_path: Path, when: str):
     import process_agents
+
+    started = asyncio.Event()
 
     @algo
     async def wait(store: LightningStore) -> None:
+        started.set()
         await run_batch(store, [str(tmp_path / "here")], mode="train")
 
     trainer = Trainer(algorithm=wait, strategy=ProcessesStrategy(n_runners=2))
     run = asyncio.create_task(trainer.fit_async(process_agents.hang))
-    await appears(tmp_path / "here")
+    await (appears(tmp_path / "here") if when == "they work" else started.wait())
     cancelled = time.monotonic()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -290,24 +280,6 @@ async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp
 
     await Trainer(algorithm=leave, strategy=ProcessesStrategy(graceful_timeout=60)).fit_async(process_agents.hang)
     assert time.monotonic() - ended[0] < 30
-
-
-async def test_run_that_is_cancelled_while_runners_start_leaves_nothing():
-    import process_agents
-
-    started = asyncio.Event()
-
-    @algo
-    async def wait() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    trainer = Trainer(algorithm=wait, strategy=ProcessesStrategy(n_runners=2))
-    run = asyncio.create_task(trainer.fit_async(process_agents.double))
-    await started.wait()
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
 
 
 # From elsewhere
@@ -393,26 +365,6 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(
             await run
 
 
-async def test_runners_that_left_elsewhere_are_not_waited_for(monkeypatch: pytest.MonkeyPatch):
-    import process_agents
-
-    monkeypatch.setattr("lightning_http.processes.SILENT_SECONDS", 1.5)
-    store = InMemoryLightningStore()
-
-    @algo
-    async def algorithm(store: LightningStore) -> None:
-        await store.enqueue_rollout(1)
-        claimed = await store.dequeue_rollout("elsewhere")
-        assert claimed is not None
-        await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-        await run_batch(store, [1, 2], mode="train")
-
-    trainer = Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=store, max_rollouts=1)
-    async with asyncio.timeout(30):
-        with pytest.raises(ExecutionError, match="have reached their max_rollouts"):
-            await trainer.fit_async(process_agents.double)
-
-
 async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_runners():
     import process_agents
 
@@ -490,14 +442,6 @@ def test_agent_that_cannot_be_sent_is_an_error_before_any_process_starts(monkeyp
     )
 
 
-def test_plugin_that_cannot_be_sent_is_named():
-    class Plugin:
-        def lightning_rollout_end(self) -> None: ...
-
-    with pytest.raises(ExecutionError, match=r"plugin \S+Plugin cannot be sent to another process"):
-        run_agent("double", [1], hooks=[Plugin()])
-
-
 def test_plugin_without_hooks_of_runners_need_not_be_sent():
     class Plugin:
         def lightning_run_start(self) -> None: ...
@@ -518,24 +462,9 @@ def test_what_cannot_be_imported_there_ends_the_run_with_the_reason(
         Trainer(algorithm=algo(lambda: time.sleep(60)), strategy=ProcessesStrategy(max_restarts=0)).fit(only_here.agent)
 
 
-def test_occupied_port_is_named():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot serve on port {port} of 127.0.0.1: Address already in use"):
-            run_agent("double", [1], server_port=port)
-
-
 def test_address_for_other_machines_needs_a_key():
     with pytest.raises(ConfigError, match=r"server_host 0\.0\.0\.0 can be reached from other machines.*set AGL_KEY"):
         run_agent("double", [1], server_host="0.0.0.0")
-
-
-def test_role_runner_without_a_store_is_an_error(port: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lightning_http.pool.CONNECT_SECONDS", 0.1)
-    with pytest.raises(ConfigError, match=rf"the store at http://127\.0\.0\.1:{port} was out of reach.*still going on"):
-        run_agent("double", [1], role="runner", server_port=port)
 
 
 async def test_role_runner_is_told_of_a_run_that_ended_before_on_a_store_that_outlives_it():
@@ -548,15 +477,6 @@ async def test_role_runner_is_told_of_a_run_that_ended_before_on_a_store_that_ou
         trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy("runner", managed_store=False), store=client)
         with pytest.raises(ConfigError, match=r"has ended; there is no more work for this runner; start the algorithm"):
             await trainer.fit_async(_agent)
-
-
-async def test_role_runner_with_a_wrong_key_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AGL_KEY", "wrong")
-    async with LightningStoreServer(InMemoryLightningStore(), key="right") as server:
-        port = int(server.url.rpartition(":")[2])
-        strategy = ProcessesStrategy("runner", server_port=port)
-        with pytest.raises(ConfigError, match=r"refuses: this is not a key of this store; give the run's runner key"):
-            await Trainer(algorithm="baseline", strategy=strategy).fit_async(_agent)
 
 
 def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
@@ -574,8 +494,6 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
         ({"max_restarts": -1}, "max_restarts is -1: Input should be greater than or equal to 0"),
         ({"graceful_timeout": -1}, "graceful_timeout is -1: Input should be greater than or equal to 0"),
         ({"server_port": 70000}, "server_port is 70000: Input should be less than or equal to 65535"),
-        ({"main_process": "both"}, "main_process is 'both': Input should be 'algorithm' or 'runner'"),
-        ({"main_process": "runner", "n_runners": 2}, "main_process is 'runner', which keeps one runner here"),
         ({"start_method": "fork"}, "start_method is 'fork': Input should be 'spawn' or 'forkserver'"),
     ],
     ids=str,
@@ -616,14 +534,8 @@ def test_wrong_variable_is_named(name: str, value: str, message: str, monkeypatc
         ProcessesStrategy()
 
 
-def test_one_runner_instance_is_refused_where_a_process_has_several():
-    from lightning_core.runner import LitAgentRunner
-    from lightning_core.tracer import OtelTracer
-
-    with pytest.raises(InvalidComponent, match="there are 2 runners"):
-        Trainer(runner=LitAgentRunner(OtelTracer()), strategy=ProcessesStrategy(concurrency=2))
-
-
 def test_former_options_are_taken():
+    with pytest.warns(DeprecationWarning, match="main_process=.* has no effect.*take the strategy 'local'"):
+        ProcessesStrategy(main_process="runner")  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match="allowed_exit_codes"):
         ProcessesStrategy(allowed_exit_codes=(0,))  # type: ignore[call-arg]

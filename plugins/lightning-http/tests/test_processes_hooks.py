@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("process_agents", "no_process_left")
     [
         pytest.param(LocalStrategy(n_runners=2), id="local"),
         pytest.param(ProcessesStrategy(n_runners=2, concurrency=2), id="processes"),
-        pytest.param(ProcessesStrategy(main_process="runner"), id="runner here"),
     ],
 )
 @pytest.mark.parametrize("name", ["Failing", "StayingFailing"])

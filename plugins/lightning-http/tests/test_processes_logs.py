@@ -1,13 +1,17 @@
 """What runner processes log is shown as what this process logs: same levels, same handlers, same form."""
 
+import gc
 import json
 import logging
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_http.logs import ParentHandler
 from lightning_http.pool import StartMethod
 from lightning_http.processes import ProcessesStrategy
 
@@ -85,3 +89,47 @@ def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.
     assert (result.status, result.rollouts.succeeded) == ("succeeded", 1)
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("lightning.record_not_shown")]
     assert told == ["lightning.record_not_shown process=runner 0; this is told once: no log server"] * 2
+
+
+RECORDS = 40
+"""Not more than a pair of sockets holds: the other end does not read meanwhile."""
+
+
+class Unclosed:
+    """Logs when it is collected, which only the garbage collector can do."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        logging.getLogger("tests.channel").warning("unclosed")
+
+
+def test_record_that_is_made_by_the_garbage_collector_is_told_too() -> None:
+    ours, theirs = socket.socketpair()
+    logger, handler = logging.getLogger("tests.channel"), ParentHandler(theirs)
+
+    def log() -> None:
+        before = gc.get_threshold()
+        gc.set_threshold(1)  # at any moment, the one in which something is said included
+        try:
+            for number in range(RECORDS):
+                Unclosed()
+                logger.warning("number %d", number)
+            gc.collect()
+        finally:
+            gc.set_threshold(*before)
+
+    logger.addHandler(handler)
+    logger.propagate = False
+    thread = threading.Thread(target=log, name="logs", daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    logger.removeHandler(handler)
+    logger.propagate = True
+    assert not thread.is_alive()
+    theirs.close()
+    with ours, ours.makefile() as lines:
+        taken = [json.loads(line)["record"] for line in lines]
+    assert [each["args"][0] for each in taken if each["args"]] == list(range(RECORDS))
+    assert [each["msg"] for each in taken].count("unclosed") == RECORDS

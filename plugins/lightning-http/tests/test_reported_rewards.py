@@ -95,14 +95,6 @@ async def test_algorithms_see_the_graders_reward_whatever_the_agent_writes_with_
     assert TraceToTrajectories().adapt(spans).final_reward == 0.1
 
 
-async def test_reward_of_an_agents_key_counts_where_the_runner_recorded_none(
-    algorithm: LightningStoreClient, agent: LightningStoreClient, claimed: AttemptedRollout
-) -> None:
-    await agent.add_span(reward_span(claimed, 0.3))
-    await agent.add_many_spans([reward_span(claimed, 0.4)])
-    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.4
-
-
 @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
 async def test_spans_of_an_agents_key_after_the_end_are_kept_and_their_rewards_do_not_count(
     status: Any,
@@ -150,21 +142,6 @@ async def test_reward_that_the_runner_brings_after_the_end_counts(
     await runner.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
     await runner.add_span(reward_span(claimed, 0.2))
     assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.2
-
-
-async def test_attempt_that_was_only_silent_is_revived_and_its_reward_counts(
-    algorithm: LightningStoreClient, agent: LightningStoreClient, claimed: AttemptedRollout
-) -> None:
-    await algorithm.update_rollout(
-        claimed.rollout_id,
-        config=claimed.config.model_copy(update={"max_attempts": 2, "retry_condition": ["unresponsive"]}),
-    )
-    await algorithm.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="unresponsive")
-    await agent.add_span(reward_span(claimed, 0.3))
-    attempt = await algorithm.get_latest_attempt(claimed.rollout_id)
-    assert attempt is not None
-    assert attempt.status == "running"
-    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.3
 
 
 def test_rewards_of_single_calls_are_the_runners_alone_where_it_recorded_one() -> None:

@@ -21,13 +21,6 @@ def test_the_run_is_asked_for_without_an_event_loop(memory):
         assert client.find_run_id() == client.run_id == "run-1"
 
 
-async def test_the_run_is_asked_for_from_within_an_event_loop(memory):
-    with LightningStoreServer(memory) as server:
-        async with LightningStoreClient(server.url) as known:
-            assert known.find_run_id() == "run-1"
-        assert LightningStoreClient(server.url).find_run_id() == "run-1"
-
-
 def test_a_trainer_works_for_the_run_of_its_server(memory):
     with LightningStoreServer(memory) as server:
         trainer = Trainer(algorithm="baseline", store=LightningStoreClient(server.url))

@@ -182,12 +182,6 @@ async def test_every_claim_comes_with_a_key_where_keys_are_used(algorithm, clien
     assert client.attempt_key(started.attempt) is None
 
 
-def test_a_key_of_an_attempt_may_have_no_end():
-    keys = Keys("secret", attempt_seconds=10)
-    key = keys.mint("run-1", "ro-1", "at-1", 1000.0, expires=False)
-    assert keys.identify(f"Bearer {key}", 1e10).attempt_id == "at-1"
-
-
 def test_a_key_of_an_attempt_expires_and_cannot_be_changed():
     keys = Keys("secret", attempt_seconds=10)
     key = keys.mint("run-1", "ro-1", "at-1", 1000.0)
@@ -200,6 +194,8 @@ def test_a_key_of_an_attempt_expires_and_cannot_be_changed():
     for forged in (f"{other}.{signature}", f"{head}.{signature[:-2]}AA", head, f"{head}.", f"{head}.!", "agl-at-"):
         with pytest.raises(Unauthorized):
             keys.identify(f"Bearer {forged}", 1000.0)
+    endless = keys.mint("run-1", "ro-1", "at-1", 1000.0, expires=False)
+    assert keys.identify(f"Bearer {endless}", 1e10).attempt_id == "at-1"
     with pytest.raises(Unauthorized):
         Keys("another").identify(f"Bearer {key}", 1000.0)
     assert Keys("secret").identify(f"Bearer {key}", 1000.0) == identity  # a restarted server knows it
@@ -209,20 +205,6 @@ async def test_without_a_key_only_this_machine_is_answered(server, ask):
     for host, expected in (("evil.example", 403), ("127.0.0.1", 200), ("localhost:1", 200), ("[::1]:80", 200)):
         status, answer = await ask("GET", f"{server.url}/v1/agl/health", headers={"Host": host})
         assert status == expected, (host, answer)
-
-
-async def test_pages_of_other_origins_may_ask_only_where_that_is_allowed(memory, server, ask):
-    import aiohttp
-
-    preflight = {"Origin": "https://board.example", "Access-Control-Request-Method": "POST"}
-    async with aiohttp.ClientSession() as session:
-        async with session.options(f"{server.url}/v1/agl/rollouts", headers=preflight) as response:
-            assert "Access-Control-Allow-Origin" not in response.headers
-        async with (
-            LightningStoreServer(memory, key=KEY, cors_allow_origins=["https://board.example"]) as open_to_board,
-            session.options(f"{open_to_board.url}/v1/agl/rollouts", headers=preflight) as response,
-        ):
-            assert response.headers["Access-Control-Allow-Origin"] == "https://board.example"
 
 
 @pytest.mark.parametrize("text", ["[" * 40_000, '["ro-1", "at-1", null]', "null", "{", "\xff"])

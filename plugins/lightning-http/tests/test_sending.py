@@ -1,4 +1,3 @@
-import functools
 import sys
 import types
 import weakref
@@ -15,27 +14,6 @@ pytestmark = pytest.mark.usefixtures("process_agents")
 
 def again(value: object) -> Any:
     return unpacked(packed("it", value))
-
-
-def test_decorated_function_is_the_one_of_its_module():
-    import process_agents
-
-    assert again(process_agents.double) is process_agents.double
-    assert again([process_agents.double])[0] is process_agents.double
-    assert again(process_agents.grade) is process_agents.grade
-
-
-def test_object_comes_with_what_it_holds():
-    import process_agents
-
-    assert again(process_agents.Adding(7)).number == 7
-    assert again(functools.partial(process_agents.grade, 1)).args == (1,)
-
-
-def test_object_that_cannot_be_pickled_is_the_one_of_its_module():
-    import process_agents
-
-    assert again(process_agents.locked) is process_agents.locked
 
 
 def test_weak_references_lead_nowhere():

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 from lightning_http import (
@@ -122,15 +121,6 @@ async def test_an_occupied_port_is_named(memory, in_thread):
     await server.stop()
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "message"),
-    [("127.0.0.1", 70000, "port is 70000"), ("no.such.host.invalid", 0, "host 'no.such.host.invalid' is unknown")],
-)
-async def test_a_place_that_cannot_be_is_refused(memory, host, port, message):
-    with pytest.raises(ConfigError, match=message):
-        await LightningStoreServer(memory, host, port, key="k").start()
-
-
 def test_a_caller_without_an_event_loop_serves_from_a_thread():
     before = set(threading.enumerate())
     memory = InMemoryLightningStore(run_id="run-1")
@@ -156,20 +146,6 @@ def test_a_store_for_one_thread_is_not_served_from_another():
         pass
 
 
-async def test_a_server_is_a_store_itself(memory):
-    server = LightningStoreServer(memory)
-    await server.start()
-    rollout = await server.enqueue_rollout("a")
-    assert server.run_id == "run-1"
-    assert server.capabilities["otlp_traces"]
-    assert server.otlp_traces_endpoint() == f"{server.endpoint}/v1/traces"
-    async with LightningStoreClient(server.url) as client:
-        assert (await client.dequeue_rollout()).rollout_id == rollout.rollout_id
-    await server.aclose()
-    with pytest.raises(StoreClosed):
-        await memory.enqueue_rollout("b")
-
-
 # Clients
 
 
@@ -189,15 +165,6 @@ async def test_a_client_works_in_many_loops_and_threads(server, client):
     assert sorted(chain.from_iterable(taken)) == list(range(60))
     assert len(client._connection._sessions._of_loop) <= 5
     gc.collect()  # a connection that nobody closed would warn
-
-
-def test_connections_end_with_their_loop_and_nobody_has_to_close_them():
-    with LightningStoreServer(InMemoryLightningStore()) as server:
-        client = LightningStoreClient(server.url)
-        for number in range(3):
-            assert asyncio.run(client.enqueue_rollout(number)).input == number
-        del client
-        gc.collect()
 
 
 async def test_closing_a_client_closes_its_connections_in_other_loops(server, client):
@@ -331,31 +298,6 @@ async def test_ids_may_have_any_characters(client):
         await client.save_state(name, name)
         assert await client.load_state(name) == name
         assert await client.get_rollout_by_id(worker_id) is None
-
-
-async def test_metrics_count_requests_by_their_route(server, client, ask):
-    for _ in range(3):
-        await client.get_rollout_by_id("ro-none")
-    await client.enqueue_rollout("a")
-    status, page = await ask("GET", server.url + "/metrics")
-    assert status == 200
-    text = page.decode()
-    assert 'agl_http_total{method="GET",path="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
-    assert 'agl_store_records{kind="rollouts"} 1.0' in text
-    assert "ro-none" not in text
-
-
-async def test_an_open_stream_of_events_counts_until_it_began(memory, ask):
-    pytest.importorskip("lightning_viewer", reason="its pages have the stream")
-    async with LightningStoreServer(memory, key="") as server, aiohttp.ClientSession() as session:
-        async with session.get(server.url + "/ui/events") as answer:
-            await answer.content.readline()
-            _, page = await ask("GET", server.url + "/metrics")
-        _, after = await ask("GET", server.url + "/metrics")
-    for text in (page.decode(), after.decode()):
-        assert 'agl_http_total{method="GET",path="/ui/events",status="200"} 1.0' in text
-        assert 'agl_http_latency_count{method="GET",path="/ui/events",status="200"} 1.0' in text
-        assert "agl_http_in_flight 1.0" in text
 
 
 async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, monkeypatch, nothing_left_running):

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from lightning_core.registry.options import deprecated_options
 
 T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 CliConfigurable = Any
 
 _BOOL = TypeAdapter(bool)
@@ -106,12 +107,6 @@ nullable_int = _nullable(int)
 nullable_float = _nullable(float)
 
 
-_WORDS = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
-
-
 class LightningEnvVar(Enum):
     """Variables, by the names that scripts use."""
 
@@ -131,12 +126,7 @@ def resolve_bool_env_var(
     Raises:
         ValueError: When the variable is neither of the words for true and for false.
     """
-    text = os.environ.get(env_var.value)
-    if override is not None or text is None:
-        return fallback if override is None else override
-    if text.strip().lower() not in _WORDS:
-        raise ValueError(f"{env_var.value} is {text!r}; it is one of {', '.join(_WORDS)}")
-    return _WORDS[text.strip().lower()]
+    return _resolve(env_var, override, fallback, _flag)
 
 
 def resolve_int_env_var(
@@ -147,17 +137,23 @@ def resolve_int_env_var(
     Raises:
         ValueError: When the variable is not a whole number.
     """
-    text = os.environ.get(env_var.value)
-    if override is not None or text is None:
-        return fallback if override is None else override
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise ValueError(f"{env_var.value} is {text!r}; it is a whole number") from exc
+    return _resolve(env_var, override, fallback, int)
 
 
 def resolve_str_env_var(
     env_var: LightningEnvVar, override: str | None = None, fallback: T | None = None
 ) -> str | T | None:
     """Return `override`, or else the variable, or else `fallback`."""
-    return os.environ.get(env_var.value, fallback) if override is None else override
+    return _resolve(env_var, override, fallback, str)
+
+
+def _resolve(
+    env_var: LightningEnvVar, override: ValueT | None, fallback: T | None, read: Callable[[str], ValueT]
+) -> ValueT | T | None:
+    text = os.environ.get(env_var.value)
+    if override is not None or text is None:
+        return fallback if override is None else override
+    try:
+        return read(text)
+    except ValueError as exc:
+        raise ValueError(f"the variable {env_var.value} is {text!r}: {exc}") from exc

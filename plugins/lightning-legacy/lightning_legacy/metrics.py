@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -23,14 +22,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LabelDict = dict[str, str]
-
-
-class _Metric(NamedTuple):
-    """A metric that was registered."""
-
-    kind: str
-    label_names: tuple[str, ...]
-    group_level: int | None
 
 
 class ConsoleMetricsBackend(MetricsBackend):
@@ -53,23 +44,27 @@ class ConsoleMetricsBackend(MetricsBackend):
         log_interval_seconds: float = 10.0,
         group_level: int | None = None,
         *,
-        write: Callable[[str], None] | None = None,
+        write: Callable[[str], None] = logger.info,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._metrics: dict[str, _Metric] = {}
+        self._counters: set[str] = set()
+        self._shown: dict[str, Sequence[str]] = {}
+        """By metric, the labels that are told apart."""
         self._window = math.inf if window_seconds is None else window_seconds
         self._interval = log_interval_seconds
         self._group_level = group_level
-        self._write = logger.info if write is None else write
+        self._write = write
         self._clock = clock
         self._began = self._last = clock()
         self._lock = threading.Lock()
-        self._values: dict[tuple[str, tuple[str, ...]], deque[tuple[float, float]]] = defaultdict(deque)
+        self._values: dict[tuple[str, str], deque[tuple[float, float]]] = defaultdict(deque)
+        """By title and metric, when each value was recorded, and the value."""
 
     def register_counter(
         self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
     ) -> None:
-        self._register(name, _Metric("counter", tuple(label_names or ()), group_level))
+        self._counters.add(name)
+        self.register_histogram(name, label_names, group_level=group_level)
 
     def register_histogram(
         self,
@@ -78,29 +73,22 @@ class ConsoleMetricsBackend(MetricsBackend):
         buckets: Sequence[float] | None = None,
         group_level: int | None = None,
     ) -> None:
-        self._register(name, _Metric("histogram", tuple(label_names or ()), group_level))
-
-    def _register(self, name: str, metric: _Metric) -> None:
-        known = self._metrics.setdefault(name, metric)
-        if known[:2] != metric[:2]:
-            raise ValueError(f"metric {name!r} is registered as a {known.kind} with the labels {known.label_names}")
+        level = group_level if self._group_level is None else self._group_level
+        self._shown[name] = (label_names or ())[: level or 0]
 
     async def inc_counter(self, name: str, amount: float = 1.0, labels: LabelDict | None = None) -> None:
-        self._record("counter", name, amount, labels)
+        self._record(name, amount, labels)
 
     async def observe_histogram(self, name: str, value: float, labels: LabelDict | None = None) -> None:
-        self._record("histogram", name, value, labels)
+        self._record(name, value, labels)
 
-    def _record(self, kind: str, name: str, value: float, labels: LabelDict | None) -> None:
-        metric, given = self._metrics.get(name), labels or {}
-        if metric is None or metric.kind != kind:
-            raise ValueError(f"{name!r} is not a registered {kind}; call register_{kind} first")
-        if given.keys() != set(metric.label_names):
-            raise ValueError(f"{kind} {name!r} has the labels {metric.label_names}; got {tuple(given)}")
-        label_values = tuple(given[each] for each in metric.label_names)
+    def _record(self, name: str, value: float, labels: LabelDict | None) -> None:
+        if name not in self._shown:
+            raise ValueError(f"{name!r} is not a registered metric; call register_counter or register_histogram first")
+        shown = ", ".join(f"{each}={(labels or {})[each]}" for each in self._shown[name])
         now = self._clock()
         with self._lock:
-            self._values[name, label_values].append((now, value))
+            self._values[f"{name}{{{shown}}}" if shown else name, name].append((now, value))
             if now - self._last < self._interval:
                 return
             self._last = now
@@ -108,26 +96,17 @@ class ConsoleMetricsBackend(MetricsBackend):
         self._write(line)
 
     def _line(self, now: float) -> str:
-        groups: dict[str, list[float]] = defaultdict(list)
-        kinds: dict[str, str] = {}
-        for (name, label_values), kept in list(self._values.items()):
+        seconds = max(min(self._window, now - self._began), 1e-9)
+        parts: list[str] = []
+        for (title, name), kept in sorted(self._values.items()):
             while kept and kept[0][0] < now - self._window:
                 kept.popleft()
-            if not kept:
-                del self._values[name, label_values]
-                continue
-            metric = self._metrics[name]
-            level = (metric.group_level if self._group_level is None else self._group_level) or 0
-            shown = zip(metric.label_names[:level], label_values, strict=False)
-            labels = ", ".join(f"{label}={value}" for label, value in shown)
-            title = f"{name}{{{labels}}}" if labels else name
-            groups[title] += [value for _, value in kept]
-            kinds[title] = metric.kind
-        seconds = max(min(self._window, now - self._began), 1e-9)
-        return "  ".join(
-            f"{title} {sum(values) / seconds:.4g}/s" if kinds[title] == "counter" else f"{title} {_percentiles(values)}"
-            for title, values in sorted(groups.items())
-        )
+            values = [value for _, value in kept]
+            if name in self._counters:
+                parts.append(f"{title} {sum(values) / seconds:.4g}/s")
+            elif values:
+                parts.append(f"{title} {_percentiles(values)}")
+        return "  ".join(parts)
 
 
 def _percentiles(values: list[float]) -> str:

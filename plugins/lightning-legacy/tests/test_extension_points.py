@@ -122,41 +122,6 @@ def test_a_strategy_of_a_test_may_call_neither_side() -> None:
     assert strategy.called_with is not None
 
 
-async def test_what_an_agent_returns_is_kept_without_a_tracer_that_records() -> None:
-    @agl.rollout
-    def agent(task: str) -> Any:
-        agl.emit_message("forgotten")
-        return {"good": 0.25, "short": 1.0}
-
-    store = agl.InMemoryLightningStore()
-    with agl.LitAgentRunner[str](agl.DummyTracer()).run_context(agent=agent, store=store) as runner:
-        rollout = await runner.step("task")
-    (span,) = await store.query_spans(rollout.rollout_id)
-    assert agl.get_reward_value(span) == 0.25
-
-
-async def test_an_agent_that_is_a_class_has_the_url_of_its_attempt_as_endpoint() -> None:
-    seen: list[tuple[str, str]] = []
-
-    class Agent(agl.LitAgent[str]):
-        def rollout(self, task: str, resources: agl.NamedResources, rollout: agl.Rollout) -> None:
-            llm = resources["main_llm"]
-            assert isinstance(llm, agl.ProxyLLM)
-            assert isinstance(rollout, agl.AttemptedRollout)
-            seen.append((llm.endpoint, llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)))
-
-    proxy = agl.ProxyLLM(endpoint="http://127.0.0.1:9/v1", model="m")
-    runner = agl.LitAgentRunner[str](agl.OtelTracer())
-    with (
-        runner.run_context(agent=Agent(), store=agl.InMemoryLightningStore()),
-        pytest.raises(agl.Fault, match="out of reach"),  # its calls are waited for
-    ):
-        await runner.step("task", resources={"main_llm": proxy})
-    ((endpoint, url),) = seen
-    assert endpoint == url
-    assert "/attempt/" in url
-
-
 class Forgetful(agl.SharedMemoryExecutionStrategy):
     def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
         super().execute(algorithm, runner, store).close()

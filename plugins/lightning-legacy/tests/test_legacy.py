@@ -364,15 +364,3 @@ async def test_the_command_serves_the_store_of_a_run() -> None:
             process.send_signal(signal.SIGINT)
             assert await asyncio.wait_for(process.wait(), 60) == 0
     await until_queued_again(store, task.rollout_id)
-
-
-def test_the_deprecation_is_told_once() -> None:
-    program = """
-import lightning_core as agl
-loader = agl.DevTaskLoader(["2+3"], {})
-agl.AgentLightningClient("http://127.0.0.1:9")
-agl.AgentLightningServer()
-"""
-    ran = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, timeout=200)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("DeprecationWarning: the protocol of agentlightning 0.1 and 0.2 is deprecated") == 1

@@ -27,18 +27,6 @@ async def test_the_console_tells_rates_and_percentiles_of_its_window():
     ]
 
 
-async def test_a_metric_is_registered_once_and_used_with_its_labels():
-    backend = ConsoleMetricsBackend()
-    backend.register_counter("agl.some.total", ["kind"])
-    backend.register_counter("agl.some.total", ["kind"])
-    with pytest.raises(ValueError, match="registered as a counter with the labels"):
-        backend.register_histogram("agl.some.total", ["kind"])
-    with pytest.raises(ValueError, match=r"'agl\.other' is not a registered counter"):
-        await backend.inc_counter("agl.other")
-    with pytest.raises(ValueError, match=r"has the labels \('kind',\); got \('sort',\)"):
-        await backend.inc_counter("agl.some.total", labels={"sort": "a"})
-
-
 def test_several_have_the_registry_of_prometheus():
     prometheus = PrometheusMetricsBackend(CollectorRegistry())
     several = MultiMetricsBackend([ConsoleMetricsBackend(), prometheus])

@@ -51,12 +51,6 @@ def test_a_star_gives_the_names_of_a_module_that_is_made(path: str, name: str) -
     assert names[name] is getattr(importlib.import_module(f"lightning_core.{path}"), name)
 
 
-@pytest.mark.parametrize(("path", "name"), [("runner", "AgentOSRunner"), ("reward", "PolicyReward")])
-def test_what_was_contributed_for_agent_os_is_found_in_its_plugin(path: str, name: str) -> None:
-    module = importlib.import_module(f"lightning_core.contrib.{path}.agentos")
-    assert getattr(module, name) is getattr(importlib.import_module("lightning_agentos"), name)
-
-
 def test_configure_logger_shows_the_logs_of_one_logger():
     with pytest.warns(DeprecationWarning, match="configure_logger is deprecated; call setup_logging"):
         logger = agl.configure_logger(logging.WARNING)

@@ -107,17 +107,6 @@ async def test_a_span_that_is_stored_late_is_not_one_of_the_next_attempt(monkeyp
     provider.shutdown()
 
 
-async def test_the_processor_stores_through_a_threaded_store_in_its_own_loop() -> None:
-    store = agl.LightningStoreThreaded(agl.InMemoryLightningStore())
-    rollout = await store.start_rollout("a")
-    processor, provider = LightningSpanProcessor(), TracerProvider()
-    provider.add_span_processor(processor)
-    with processor.with_context(store, rollout.rollout_id, rollout.attempt.attempt_id):
-        provider.get_tracer("agent").start_span("work").end()
-    assert [span.sequence_id for span in processor.spans()] == [1]
-    provider.shutdown()
-
-
 async def test_spans_of_a_request_are_numbered_by_the_store() -> None:
     store, memory = agl.InMemoryLightningStore(), InMemorySpanExporter()
     rollout = await store.start_rollout("a")

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -129,27 +128,6 @@ def test_what_an_actor_cannot_import_ends_the_run_with_its_trace(cluster: Any, m
     monkeypatch.setattr(ray_agents.double, "__qualname__", "only_here", raising=False)
     with pytest.raises(ExecutionError, match=r"(?s)a Ray actor on node.*only_here.*Traceback"):
         run_agent("only_here", [1])
-
-
-def test_a_seeded_algorithm_finds_what_it_finds_in_one_process(cluster: Any) -> None:
-    import ray_agents
-
-    def climb(strategy: object) -> list[tuple[int, float]]:
-        path: list[tuple[int, float]] = []
-
-        @algo
-        async def search(store: LightningStore) -> None:
-            chance, best = random.Random(7), 0
-            for _ in range(4):
-                tried = [best + chance.randint(-5, 5) for _ in range(6)]
-                rewards = (await run_batch(store, tried, mode="train")).rewards
-                reward, best = max(zip(rewards, tried, strict=True))
-                path.append((best, reward))
-
-        Trainer(algorithm=search, strategy=strategy, n_runners=4).fit(ray_agents.double)
-        return path
-
-    assert climb("ray") == climb("local")
 
 
 async def test_runners_alone_join_a_run_of_another_program(cluster: Any, unused_tcp_port: int) -> None:
