@@ -23,7 +23,7 @@ from lightning_proxy.owner import read_path
 from lightning_proxy.paths import error_dialect, split_path
 from lightning_proxy.reader import Caller, read_call
 from lightning_proxy.relay import hand_back
-from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
+from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped, unavailable
 from lightning_proxy.routes import serve_control
 from lightning_proxy.send import Response, refusal_of
 from lightning_proxy.service import ProxyService
@@ -62,7 +62,7 @@ class App:
             request.hurry()
             await self._refuse(request, proxy_stopped())
         except StoreUnavailable as exc:
-            await self._refuse(request, Refused(503, "store_unavailable", str(exc), retry_after=1.0))
+            await self._refuse(request, unavailable("store_unavailable", str(exc)))
         except LightningError as exc:
             await self._refuse(request, Refused(500, "proxy_error", str(exc)))
         except Exception:

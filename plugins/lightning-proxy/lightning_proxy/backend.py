@@ -7,6 +7,9 @@ from typing import Any
 
 from lightning_core.errors import ProxyError
 
+VARIABLE = "os.environ/"
+"""Begins the value of an option that is in an environment variable, as LiteLLM has it."""
+
 _RETRY_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry"})
 _RATE_LIMITS = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit")
 

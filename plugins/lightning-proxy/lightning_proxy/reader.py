@@ -11,7 +11,7 @@ from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.owner import Owner, parent_span
 from lightning_proxy.paths import PREFIX, RESPONSES, counts_tokens, quoted, response_of
 from lightning_proxy.replicas import Replica
-from lightning_proxy.request import Refused, Request
+from lightning_proxy.request import Refused, Request, invalid
 from lightning_proxy.service import ProxyService
 
 
@@ -87,7 +87,6 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
         request,
         quoted(below) if dialect is None else dialect.path,
         owner,
-        caller.role,
         caller.purpose,
         parent_span(request.headers),
         dialect,
@@ -107,7 +106,7 @@ def _checked(
         raise Refused(400, "invalid_json", "the request's body is not a JSON object")
     fields = dialect.read_request(fields, below, query)
     if not isinstance(fields.get("model"), str | None):
-        raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
+        raise invalid(f"model is {fields['model']!r:.100}; it is the name of one")
     models = service.replicas.models()
     if fields.get("model") is None and len(models) > 1:
         raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")

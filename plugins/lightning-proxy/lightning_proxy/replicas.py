@@ -10,7 +10,7 @@ from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
 from lightning_proxy.backend import Backend
 from lightning_proxy.owner import Owner
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +67,23 @@ class Replica:
     """Whether an answer of it came without the token ids that it is said to give."""
     spec: object = field(default=None, repr=False)
     """What it was made from."""
+    keys: Sequence[str] = field(default=(), repr=False)
+    """What the entry of the model list has for the backend alone."""
 
     @property
     def converts(self) -> bool:
         """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
         return self.backend.gives_tokens is True or self.backend.chat_only
+
+    def hide_keys(self, said: str) -> str:
+        """Return what the backend said without its keys."""
+        return self.hide_keys_in(said.encode("utf-8", "replace")).decode()
+
+    def hide_keys_in(self, said: bytes) -> bytes:
+        """Return bytes that the backend sent without its keys."""
+        for key in self.keys:
+            said = said.replace(key.encode(), b"***")
+        return said
 
     def cost(
         self,
@@ -261,7 +273,7 @@ class Replicas:
     def _candidates(self, model: str | None) -> list[Replica]:
         if model is None:
             if not self._all:
-                raise Refused(503, "no_model", "the proxy has no model yet; it needs a model_list", retry_after=1.0)
+                raise unavailable("no_model", "the proxy has no model yet; it needs a model_list")
             return self._by_model[self._all[0].model_name]
         found = self._by_model.get(model)
         if found is None:

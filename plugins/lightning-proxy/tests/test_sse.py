@@ -33,8 +33,8 @@ def test_an_event_is_given_as_soon_as_it_ends() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n") == []
     assert [event.data for event in reader.feed(b"\ndata: b")] == [b"a"]
-    assert reader.feed(b"\r\n\r") == []
-    assert [event.data for event in reader.feed(b"\n")] == [b"b"]
+    assert [event.data for event in reader.feed(b"\r\n\r")] == [b"b"]
+    assert reader.feed(b"\n") == []
 
 
 def test_a_large_event_in_small_pieces_takes_no_longer_than_its_bytes() -> None:

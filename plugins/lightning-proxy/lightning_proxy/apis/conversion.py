@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from lightning_proxy.answer import integer, mapping, objects, text_of
 from lightning_proxy.apis.base import Dialect, Fields
 from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, invalid
 
 NOT_CONVERTIBLE = "not_convertible"
 
@@ -68,7 +68,7 @@ def list_of_objects(value: Any, name: str) -> list[Fields]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise Refused(400, "invalid_request", f"{name} is {value!r:.100}; it is a list of objects")
+        raise invalid(f"{name} is {value!r:.100}; it is a list of objects")
     return value
 
 
@@ -83,7 +83,7 @@ def object_at(given: Mapping[str, Any], field_name: str, name: str = "") -> Fiel
         return {}
     if not isinstance(value, dict):
         path = f"{name}.{field_name}" if name else field_name
-        raise Refused(400, "invalid_request", f"{path} is {value!r:.100}; it is an object")
+        raise invalid(f"{path} is {value!r:.100}; it is an object")
     return value
 
 
@@ -95,7 +95,7 @@ def text_at(given: Mapping[str, Any], field_name: str, name: str) -> str:
     """
     value = given.get(field_name)
     if not isinstance(value, str):
-        raise Refused(400, "invalid_request", f"{name}.{field_name} is {value!r:.100}; it is a text")
+        raise invalid(f"{name}.{field_name} is {value!r:.100}; it is a text")
     return value
 
 

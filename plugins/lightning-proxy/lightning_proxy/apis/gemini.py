@@ -31,7 +31,7 @@ from lightning_proxy.apis.conversion import (
     unseal,
 )
 from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, invalid
 
 _PATH = re.compile(r"/(?:models/)?([^:]+):(generateContent|streamGenerateContent)")
 _OWN = "gemini"
@@ -144,7 +144,7 @@ def _object(given: Mapping[str, Any], known: Set[str], name: str = "") -> Fields
 def _at(given: Fields, field_name: str, known: Set[str], name: str = "") -> Fields:
     value, where = given.get(field_name, {}), f"{name}.{field_name}" if name else field_name
     if not isinstance(value, dict):
-        raise Refused(400, "invalid_request", f"{where} is {value!r:.100}; it is an object")
+        raise invalid(f"{where} is {value!r:.100}; it is an object")
     return _object(value, known, where)
 
 
@@ -196,7 +196,7 @@ def _messages(contents: Any) -> list[Fields]:
         if message.get("tool_calls"):
             message["content"] = message["content"] or None
     if not found or found[-1]["role"] == "assistant":
-        raise Refused(400, "invalid_request", "contents do not end with what the model is to answer")
+        raise invalid("contents do not end with what the model is to answer")
     return found
 
 
@@ -224,7 +224,7 @@ def _result(response: Fields, name: str, open_calls: list[tuple[str, str]]) -> F
     given_id, function = response.get("id"), text_at(response, "name", f"{name}.functionResponse")
     answered = next((call for call in open_calls if given_id in (None, call[0]) and call[1] == function), None)
     if answered is None:
-        raise Refused(400, "invalid_request", f"{name} answers {function!r:.100}, which the model did not call before")
+        raise invalid(f"{name} answers {function!r:.100}, which the model did not call before")
     open_calls.remove(answered)
     result = response.get("response")
     if isinstance(result, dict) and (result.keys() == {"output"} or result.keys() == {"result"}):
@@ -278,7 +278,7 @@ def _tool_choice(config: Fields, tools: list[Fields]) -> Fields:
     if mode not in _MODES:
         modes = ", ".join(_MODES)
         message = f"toolConfig.functionCallingConfig.mode is {mode!r:.100}; it is one of {modes}"
-        raise Refused(400, "invalid_request", message)
+        raise invalid(message)
     if allowed and mode != "NONE":
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
     if not tools:

@@ -39,7 +39,7 @@ from lightning_proxy.apis.conversion import (
     unconvertible,
 )
 from lightning_proxy.jsons import dump, parse_object, text
-from lightning_proxy.request import Refused, anthropic_error
+from lightning_proxy.request import Refused, anthropic_error, invalid
 from lightning_proxy.sse import ServerEvent
 
 _CONVERTED = frozenset(
@@ -108,16 +108,9 @@ class MessagesDialect(ConvertibleDialect):
         elif kind == "message_delta":
             answer["stop_reason"] = mapping(event.get("delta")).get("stop_reason") or answer.get("stop_reason")
             merge_usage(answer, event.get("usage"))
-        elif kind == "error":
-            answer["error"] = event.get("error") or "the backend reports an error"
 
     def has_answer(self, answer: Fields) -> bool:
         return isinstance(answer.get("content"), list)
-
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        if fields.get("type") != "error" or event.name == "error":
-            return None
-        return failure_of(fields.get("error")) or str(fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and fields.get("type") == "message_stop"
@@ -263,7 +256,7 @@ def _system(system: Any) -> list[Fields]:
 def _chat_messages(messages: Any) -> list[Fields]:
     given = list_of_objects(messages, "messages")
     if not given:
-        raise Refused(400, "invalid_request", "messages is empty; it has at least the user's message")
+        raise invalid("messages is empty; it has at least the user's message")
     found: list[Fields] = []
     for place, message in enumerate(given):
         name, role = f"messages[{place}]", message.get("role")
@@ -272,7 +265,7 @@ def _chat_messages(messages: Any) -> list[Fields]:
         elif role in ("user", "system"):
             found += _user(str(role), message, name)
         else:
-            raise Refused(400, "invalid_request", f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
+            raise invalid(f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
     if given[-1].get("role") == "assistant":
         raise unconvertible(f"messages[{len(given) - 1}]", "is the beginning of an answer; end with the user's message")
     return found
@@ -342,7 +335,7 @@ def _tool_result(block: Fields, name: str) -> Fields:
         parts = [_chat_part(each, f"{name}.content[{place}]") for place, each in enumerate(blocks)]
         content = content_of(parts) if parts else ""
     elif not isinstance(content, str | None):
-        raise Refused(400, "invalid_request", f"{name}.content is {content!r:.100}; it is a text, or a list of blocks")
+        raise invalid(f"{name}.content is {content!r:.100}; it is a text, or a list of blocks")
     found: Fields = {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", name), "content": content or ""}
     if block.get("is_error") is True:
         found["is_error"] = True  # chat's tool messages have no such field; the model sees it if its template does
@@ -389,7 +382,7 @@ def _tool_choice(choice: Fields) -> Fields:
     elif kind in _CHOICES:
         found["tool_choice"] = _CHOICES[kind]
     else:
-        raise Refused(400, "invalid_request", f"tool_choice.type is {kind!r:.100}; it is auto, any, tool or none")
+        raise invalid(f"tool_choice.type is {kind!r:.100}; it is auto, any, tool or none")
     if choice.get("disable_parallel_tool_use") is True:
         found["parallel_tool_calls"] = False
     return found

@@ -4,7 +4,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from lightning_proxy.answer import (
     Answer,
@@ -40,7 +40,7 @@ from lightning_proxy.apis.conversion import (
     unseal,
 )
 from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, invalid
 from lightning_proxy.sse import ServerEvent
 
 _CONVERTED = frozenset(
@@ -133,17 +133,9 @@ class ResponsesDialect(ConvertibleDialect):
             append_text(part, name, str(event.get("delta") or ""))
         elif kind in _ARGUMENTS:
             append_text(_item_at(answer, event), _ARGUMENTS[kind], str(event.get("delta") or ""))
-        elif kind == "error":
-            said = event.get("error") or {"message": event.get("message")}
-            answer["error"] = said if failure_of(said) else "the backend reports an error"
 
     def has_answer(self, answer: Fields) -> bool:
         return isinstance(answer.get("output"), list)
-
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        if fields.get("type") != "error" or fields.get("error"):
-            return None
-        return str(fields.get("message") or fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and text_of(fields.get("type")) in _LAST_EVENTS
@@ -185,7 +177,7 @@ class ResponsesDialect(ConvertibleDialect):
             raise unconvertible("truncation", f"is {fields['truncation']!r:.100}; say 'disabled'")
         include = fields.get("include") or []
         if not isinstance(include, list):
-            raise Refused(400, "invalid_request", f"include is {include!r:.100}; it is a list of texts")
+            raise invalid(f"include is {include!r:.100}; it is a list of texts")
         if "message.output_text.logprobs" in include:
             raise unconvertible("include", "asks for log-probabilities; leave them out, they are recorded anyhow")
         chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
@@ -195,7 +187,7 @@ class ResponsesDialect(ConvertibleDialect):
         system = [{"role": "system", "content": instructions}] if instructions else []
         chat["messages"] = [*system, *_chat_messages(fields.get("input"))]
         if not chat["messages"]:
-            raise Refused(400, "invalid_request", "input is empty; say what the model is to answer")
+            raise invalid("input is empty; say what the model is to answer")
         if fields.get("stop") is not None:  # vLLM's, and what `models` sets
             chat["stop"] = fields["stop"]
         if fields.get("max_output_tokens") is not None:
@@ -363,7 +355,7 @@ def _chat_message(item: Fields, name: str) -> Fields:
     role = _ROLES.get(str(item.get("role")))
     if role is None:
         roles = ", ".join(_ROLES)
-        raise Refused(400, "invalid_request", f"{name}.role is {item.get('role')!r:.100}; it is one of {roles}")
+        raise invalid(f"{name}.role is {item.get('role')!r:.100}; it is one of {roles}")
     return {"role": role, "content": _content(item.get("content"), f"{name}.content")}
 
 
@@ -592,7 +584,6 @@ class _ResponsesStream(ChatStream):
 
     def _head(self) -> Fields:
         request = self.request
-        given, previous = request.get("input"), request.get("previous_response_id")
         return {
             "id": self.id,
             "object": "response",
@@ -603,7 +594,7 @@ class _ResponsesStream(ChatStream):
             "metadata": request.get("metadata") or {},
             "model": request.get("model") or self.read.model or "",
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
-            "previous_response_id": given.previous[1] if isinstance(given, _Continued) else previous,
+            "previous_response_id": request.get("previous_response_id"),
             "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
             "store": request.get("store") is not False,
             "temperature": request.get("temperature"),
@@ -631,39 +622,20 @@ _EVENTS = {
 # What may be named later
 
 
-class _Continued(list[Any]):
-    """The items of a conversation that goes on from a stored response."""
-
-    previous: "tuple[str | None, str]"
-    """The response: whose, and its id."""
-    begins: int
-    """How many of the items are those up to the response."""
-
-
-class _Stored(NamedTuple):
-    items: list[Any]
-    """Those that the one before it does not have."""
-    previous: tuple[str | None, str] | None
-    size: int
-    """Of these items, in bytes, about."""
-    whole: int
-    """Of all items up to these."""
-
-
 class StoredResponses:
     """The conversations and the items of converted responses that were used last, each for the attempt that got it.
 
     In this process alone.
 
     Args:
-        max_bytes: How much is kept in all, about. What a response continues counts once.
+        max_bytes: How much is kept in all, about. Each response counts with what was said before it, which it shares.
     """
 
-    def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, *, max_bytes: int = 256 * 1024 * 1024) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: OrderedDict[tuple[str | None, str], _Stored] = OrderedDict()
-        """By their ids: a response, or one item."""
+        self._known: OrderedDict[tuple[str | None, str], tuple[list[Any], int]] = OrderedDict()
+        """Items and their size, by the id of a response, or of one item."""
 
     def keep(self, attempt_id: str | None, request: Fields, response: Fields, size: int) -> None:
         """Keep a response; those that were not used for longest are forgotten for it.
@@ -674,49 +646,36 @@ class StoredResponses:
             response: What was answered.
             size: Of both in bytes, about.
         """
-        items, given = response["output"], _given_items(request)
-        previous = None
+        items = response["output"]
         for item in items:
-            self._known[attempt_id, str(item["id"])] = _Stored([item], None, 0, 0)
-        own = size
-        if isinstance(given, _Continued) and self._conversation(given.previous):  # else it was forgotten meanwhile
-            previous, own = given.previous, max(0, size - self._known[given.previous].whole)
-            given = given[given.begins :]
-        self._known[attempt_id, str(response["id"])] = _Stored([*given, *items], previous, own, size)
-        self._bytes += own
+            self._known[attempt_id, str(item["id"])] = ([item], 0)
+        self._known[attempt_id, str(response["id"])] = ([*_given_items(request), *items], size)
+        self._bytes += size
         while self._bytes > self._max_bytes:
-            self._bytes -= self._known.popitem(last=False)[1].size
+            self._bytes -= self._known.popitem(last=False)[1][1]
 
     def resolve(self, attempt_id: str | None, request: Fields) -> Fields:
         """Return a request with the conversation and the items that it names; the same object where none is known."""
-        previous = attempt_id, str(request.get("previous_response_id"))
-        before, given = self._conversation(previous), _given_items(request)
-        found = [known for item in given for known in self._items(attempt_id, item)]
+        before = self._items(attempt_id, request.get("previous_response_id"))
+        given = _given_items(request)
+        found: list[Any] = []
+        for item in given:
+            named = item.get("id") if mapping(item).get("type") == "item_reference" else None
+            found += self._items(attempt_id, named) or [item]
         if not before and all(one is two for one, two in zip(found, given, strict=True)):
             return request
-        if not before:
-            return {**request, "input": found}
-        items = _Continued([*before, *found])
-        items.previous, items.begins = previous, len(before)
-        left = {name: value for name, value in request.items() if name != "previous_response_id"}
-        return {**left, "input": items}
+        resolved = {**request, "input": [*before, *found]}
+        if before:
+            del resolved["previous_response_id"]
+        return resolved
 
-    def _conversation(self, key: tuple[str | None, str] | None) -> list[Any]:
-        """Return the items up to a response; none where one of those that it goes on from was forgotten."""
-        found: list[_Stored] = []
-        while key is not None:
-            if (stored := self._known.get(key)) is None:
-                return []
-            self._known.move_to_end(key)
-            found.append(stored)
-            key = stored.previous
-        return [item for stored in reversed(found) for item in stored.items]
-
-    def _items(self, attempt_id: str | None, item: Any) -> list[Any]:
-        if not isinstance(item, dict) or item.get("type") != "item_reference":
-            return [item]
-        stored = self._known.get((attempt_id, str(item.get("id"))))
-        return [item] if stored is None else stored.items
+    def _items(self, attempt_id: str | None, named: Any) -> list[Any]:
+        """Return the items up to a response, or the item, of this id; none where it is not known."""
+        key = attempt_id, str(named)
+        if key not in self._known:
+            return []
+        self._known.move_to_end(key)
+        return self._known[key][0]
 
 
 def _given_items(request: Fields) -> list[Any]:
