@@ -13,7 +13,7 @@ from lightning_core.registry import Registry, did_you_mean
 from lightning_proxy.answer import mapping
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
-from lightning_proxy.backend import VARIABLE, Backend
+from lightning_proxy.backend import VARIABLE, Backend, TokenCounts
 from lightning_proxy.replicas import Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
@@ -183,10 +183,10 @@ def require_prices(replicas: Sequence[Replica], registry: Registry) -> None:
     """
     has_table = any(component.name == _PRICE_TABLE for component in registry.components("backends"))
     for replica in replicas:
-        if replica.cost(1, 1) is None and replica.priced_as is not None and has_table:
+        if replica.cost(TokenCounts(1, 1)) is None and replica.priced_as is not None and has_table:
             spec = {"name": _PRICE_TABLE, "model": replica.priced_as}
             replica.price_table = registry.build("backends", spec, expected=Backend)
-        if replica.cost(1, 1) is None:
+        if replica.cost(TokenCounts(1, 1)) is None:
             raise ConfigError(
                 f"model_list ({replica.model_name}): {replica.model!r} has no known price, and usd is limited: give "
                 "input_cost_per_token and output_cost_per_token in its litellm_params (0 for a server of your own), or "

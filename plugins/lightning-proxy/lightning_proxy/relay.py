@@ -128,7 +128,7 @@ class _Relay:
                 body = self._error(outcome.status, message, "backend_error")
         elif self._conversion is not None:
             self._conversion.take(fields)
-            body, outcome.answer.id = self._conversion.body(), self._conversion.id
+            body, outcome.answer.id = dump(self._conversion.answer()), self._conversion.id
             self._keep_converted(self._conversion)
         else:
             self._keep_id(outcome.answer.id)

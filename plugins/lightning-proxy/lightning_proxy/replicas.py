@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
-from lightning_proxy.backend import Backend
+from lightning_proxy.backend import Backend, TokenCounts
 from lightning_proxy.owner import Owner
 from lightning_proxy.request import Refused, unavailable
 
@@ -85,36 +85,25 @@ class Replica:
             said = said.replace(key.encode(), b"***")
         return said
 
-    def cost(
-        self,
-        input_tokens: int | None,
-        output_tokens: int | None,
-        cached_tokens: int | None = None,
-        written_tokens: int | None = None,
-        written_for_an_hour: int | None = None,
-    ) -> float | None:
+    def cost(self, tokens: TokenCounts) -> float | None:
         """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
 
         None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
-            priced = self.price_table or self.backend
-            return priced.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
+            return (self.price_table or self.backend).cost(tokens)
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
-        if (input_price and input_tokens is None) or (output_price and output_tokens is None):
+        if (input_price and tokens.input is None) or (output_price and tokens.output is None):
             return None
-        total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
+        left, written = tokens.input or 0, tokens.written or 0
+        total = left * input_price + (tokens.output or 0) * output_price
         written_price = input_price if self.written_price is None else self.written_price
         hour_price = written_price if self.written_for_an_hour_price is None else self.written_for_an_hour_price
         cached_price = input_price if self.cached_price is None else self.cached_price
-        left = input_tokens or 0  # each token has one price, whatever a backend counts
-        for_an_hour = min(written_for_an_hour or 0, written_tokens or 0)
-        for count, price in (
-            (cached_tokens, cached_price),
-            (for_an_hour, hour_price),
-            ((written_tokens or 0) - for_an_hour, written_price),
-        ):
-            taken = min(count or 0, left)
+        for_an_hour = min(tokens.written_for_an_hour or 0, written)
+        priced = ((tokens.cached or 0, cached_price), (for_an_hour, hour_price), (written - for_an_hour, written_price))
+        for count, price in priced:  # each token has one price, whatever a backend counts
+            taken = min(count, left)
             left -= taken
             total += taken * (price - input_price)
         return total

@@ -22,6 +22,7 @@ from lightning_proxy.backend import (
     BackendRequest,
     BackendTimeout,
     BackendUnavailable,
+    TokenCounts,
     WholeAnswer,
 )
 from lightning_proxy.call import Call
@@ -329,7 +330,7 @@ def _count_abandoned(call: Call) -> None:
     tokens, _ = call.estimated_tokens()
     call.route.abandoned_tokens += tokens
     if call.route.replica is not None:
-        call.route.abandoned_cost += call.route.replica.cost(tokens, 0, None) or 0.0
+        call.route.abandoned_cost += call.route.replica.cost(TokenCounts(tokens, 0)) or 0.0
 
 
 def refusal_of(error: Exception) -> Refused:

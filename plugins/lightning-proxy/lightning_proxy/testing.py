@@ -211,7 +211,10 @@ class FakeEngine(Startable):
     def _logprobs(self, fields: dict[str, Any], text: str) -> dict[str, Any] | None:
         if not fields.get("logprobs"):
             return None
-        content = [{"token": character, "logprob": -ord(character) / 1000} for character in text]
+        content = [
+            {"token": character, "logprob": -ord(character) / 1000, "bytes": None, "top_logprobs": []}
+            for character in text
+        ]
         return {"content": content}
 
     async def _send(

@@ -1,6 +1,5 @@
 """An agent reaches what the proxy records and charges, and what belongs to its own attempt; an option opens more."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, status_of
 from yarl import URL
 
-from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError
 from lightning_core.types import AttemptedRollout
 
@@ -23,6 +21,8 @@ CLOSED = [
     ("GET", "/messages"),
     ("POST", "/responses/compact"),
     ("GET", "/responses"),
+    ("GET", "/responses/resp_1"),
+    ("DELETE", "/responses/resp_1"),
     ("POST", "/realtime/client_secrets"),
     ("POST", "/videos"),
     ("POST", "/audio/speech"),
@@ -102,33 +102,6 @@ async def respond(agent: Agent, **fields: Any) -> str:
         return text.partition('"id": "')[2].partition('"')[0]
 
 
-OF_RESPONSE = [
-    ("GET", "/responses/{}"),
-    ("GET", "/responses/{}/input_items"),
-    ("POST", "/responses/{}/cancel"),
-    ("DELETE", "/responses/{}"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), OF_RESPONSE)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_an_attempt_stored_is_its_own_and_is_free(
-    serve: Serve, http: Any, engine: FakeEngine, method: str, path: str, stream: bool
-) -> None:
-    budget = Budget(calls=1)
-    agent = await serve(budget=budget)
-    response_id = await respond(agent, stream=stream)
-    before = (budget.used["calls"], budget.unpriced_calls)
-    assert await status_of(http.request(method, f"{agent.base}{path.format(response_id)}?include=x")) == 201
-    assert engine.received[-1].path == f"/v1{path.format(response_id)}?include=x"
-    assert (budget.used["calls"], budget.unpriced_calls) == before
-
-    assert agent.proxy.store is not None
-    other = Agent(http, agent.proxy, await agent.proxy.store.start_rollout({}))
-    assert await refusal(http.request(method, f"{other.base}{path.format(response_id)}")) == (404, "response_not_found")
-    assert len(engine.received) == 2
-
-
 async def test_an_attempt_goes_on_from_its_own_response_alone(serve: Serve, http: Any, engine: FakeEngine) -> None:
     agent = await serve()
     response_id = await respond(agent)
@@ -155,40 +128,21 @@ async def test_what_would_be_fetched_later_or_belongs_to_the_account_is_refused(
     await respond(opened, **fields)
 
 
-async def test_of_two_models_a_stored_response_is_asked_of_the_backend_that_has_it(
+async def test_a_backend_that_left_the_model_list_is_not_asked_for_its_responses(
     http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
     async with FakeEngine() as second:
         entries = [model(engine, "small", api_key="one"), model(second, "large", api_key="two")]
         proxy = await make_proxy(model_list=entries)
         agent = Agent(http, proxy, attempt)
-        response_id = await respond(agent, model="large")
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
+        first = await respond(agent, model="large")
         proxy.update_model_list(entries[1:])
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
+        second_id = await respond(agent, model="large", previous_response_id=first)
         proxy.update_model_list(entries[:1])
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 404
-        assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 3
+        call = agent.post("/responses", input="hi", previous_response_id=second_id)
+        assert await refusal(call) == (400, "previous_response_not_found")
+        assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 2
     assert engine.received == []
-
-
-async def test_a_backend_that_leaves_the_model_list_meanwhile_is_not_asked(
-    serve: Serve, http: Any, engine: FakeEngine
-) -> None:
-    agent = await serve()
-    response_id = await respond(agent)
-
-    async def body() -> AsyncIterator[bytes]:
-        yield b"{"
-        async with agent.chat():  # which the proxy has read after the head of this call
-            agent.proxy.update_model_list([])
-        yield b"}"
-
-    assert await refusal(http.post(f"{agent.base}/responses/{response_id}/cancel", data=body())) == (
-        404,
-        "response_not_found",
-    )
-    assert len(engine.received) == 2
 
 
 async def test_of_two_replicas_a_conversation_goes_on_at_that_which_has_it(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from lightning_proxy.answer import integer, mapping, objects, text_of
 from lightning_proxy.apis.base import Dialect, Fields
-from lightning_proxy.jsons import dump, text
+from lightning_proxy.jsons import text
 from lightning_proxy.request import Refused, invalid
 
 NOT_CONVERTIBLE = "not_convertible"
@@ -370,10 +370,6 @@ class ChatStream(ABC):
         Raises:
             Refused: When the API cannot say what the engine said.
         """
-
-    def body(self) -> bytes:
-        """Return the whole answer as the agent gets it where it asked for no stream."""
-        return dump(self.answer())
 
     def _end_parts(self) -> list[Step]:
         empty = self.read.begin_empty_text() if self.needs_a_part and not self.read.blocks else []

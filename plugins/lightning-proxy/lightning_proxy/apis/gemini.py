@@ -30,7 +30,7 @@ from lightning_proxy.apis.conversion import (
     unconvertible,
     unseal,
 )
-from lightning_proxy.jsons import dump, text
+from lightning_proxy.jsons import text
 from lightning_proxy.request import Refused, invalid
 
 _PATH = re.compile(r"/(?:models/)?([^:]+):(generateContent|streamGenerateContent)")
@@ -100,10 +100,10 @@ class GeminiDialect(ConvertibleDialect, ChatDialect):
         assert found is not None
         given = _object(fields, _REQUEST)
         own: Fields = {"hosted_tools": []}
-        wants_events = parse_qs(query).get("alt") == ["sse"]
-        own["wants_list"] = found[2] == "streamGenerateContent" and not wants_events
         chat: Fields = {"model": found[1], _OWN: own}
-        if found[2] == "streamGenerateContent" and wants_events:
+        if found[2] == "streamGenerateContent":
+            if parse_qs(query).get("alt") != ["sse"]:
+                raise invalid("streamGenerateContent gives events alone; add ?alt=sse, as Google's clients do")
             chat["stream"] = True
         chat["messages"] = [*_system(given.get("systemInstruction")), *_messages(given.get("contents"))]
         tools = _tools(list_of_objects(given.get("tools"), "tools"), own["hosted_tools"])
@@ -370,10 +370,6 @@ class _GeminiStream(ChatStream):
                 parts.append(_part_of(block, block.text))
         last = self._sign({"text": ""})
         return self._event(parts if parts and len(last) == 1 else [*parts, last], is_last=True)
-
-    def body(self) -> bytes:
-        answer = self.answer()
-        return dump([answer] if self.request[_OWN]["wants_list"] else answer)
 
     @property
     def _includes_thoughts(self) -> bool:
