@@ -211,7 +211,7 @@ class FakeEngine(Startable):
     def _logprobs(self, fields: dict[str, Any], text: str) -> dict[str, Any] | None:
         if not fields.get("logprobs"):
             return None
-        content = [
+        content: list[dict[str, Any]] = [
             {"token": character, "logprob": -ord(character) / 1000, "bytes": None, "top_logprobs": []}
             for character in text
         ]

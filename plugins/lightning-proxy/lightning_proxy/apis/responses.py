@@ -11,6 +11,7 @@ from lightning_proxy.answer import (
     choice_of,
     content_parts,
     failure_of,
+    function_definition,
     image_part,
     mapping,
     objects,
@@ -29,9 +30,11 @@ from lightning_proxy.apis.conversion import (
     ChatStream,
     ConvertibleDialect,
     Step,
+    Turn,
     content_of,
     function_tool,
-    list_of_objects,
+    messages_of,
+    named_objects,
     object_at,
     require_known,
     seal,
@@ -159,9 +162,7 @@ class ResponsesDialect(ConvertibleDialect):
 
     def tools(self, request: Fields) -> list[Any]:
         return [
-            {"type": "function", "function": {name: tool.get(name) for name in ("name", "description", "parameters")}}
-            if tool.get("type") == "function"
-            else tool
+            function_definition(tool, tool.get("parameters")) if tool.get("type") == "function" else tool
             for tool in objects(request.get("tools"))
         ]
 
@@ -192,9 +193,8 @@ class ResponsesDialect(ConvertibleDialect):
             chat["stop"] = fields["stop"]
         if fields.get("max_output_tokens") is not None:
             chat["max_tokens"] = fields["max_output_tokens"]
-        tools = list_of_objects(fields.get("tools"), "tools")
-        if tools:
-            chat["tools"] = _chat_tools(tools)
+        if tools := _chat_tools(fields.get("tools")):
+            chat["tools"] = tools
             if fields.get("parallel_tool_calls") is not None:
                 chat["parallel_tool_calls"] = fields["parallel_tool_calls"]
         if fields.get("tool_choice") is not None:
@@ -306,48 +306,45 @@ _ARGUMENTS = {
 def _chat_messages(given: Any) -> list[Fields]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    found: list[Fields] = []
-    turn: Fields | None = None
-    """The model's, to which the next item may belong: an answer of a chat is one message."""
-    for place, item in enumerate(list_of_objects(given, "input")):
-        name, kind = f"input[{place}]", item.get("type", "message")
+    found: list[Fields | Turn] = []
+    last: Fields = {}
+    for name, item in named_objects(given, "input"):
+        kind, turn = item.get("type", "message"), found[-1] if found else None
         if kind == "message" and item.get("role") != "assistant":
             found.append(_chat_message(item, name))
-            turn = None
         elif kind == "function_call_output":
             found.append(_chat_result(item, name))
-            turn = None
         elif kind in ("message", "function_call", "reasoning"):
-            if turn is None or not _goes_on(turn, given[place - 1], item):
-                turn = {"role": "assistant", "content": None}
+            if not isinstance(turn, Turn) or not _goes_on(turn, last, item):
+                turn = Turn()  # an answer of a chat is one message
                 found.append(turn)
             _add_to_turn(turn, kind, item, name)
         elif kind == "item_reference":
             raise unconvertible(name, "names an item that is not stored here; say store=False, and send items whole")
         else:
             raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send messages, function calls and their results")
-    return found
+        last = item
+    return messages_of(found)
 
 
-def _goes_on(turn: Fields, last: Fields, item: Fields) -> bool:
+def _goes_on(turn: Turn, last: Fields, item: Fields) -> bool:
     """Whether an item belongs to the answer that the item before it is of, or to the next one."""
     ids = [_ID.fullmatch(str(each.get("id"))) for each in (last, item)]
     if ids[0] is not None and ids[1] is not None:
         return ids[0][1] == ids[1][1]
     # Others may have no ids. One answer never has two texts in a row, and before calls are answered there is no next.
-    return "tool_calls" in turn or {each.get("type", "message") for each in (last, item)} != {"message"}
+    return bool(turn.calls) or {each.get("type", "message") for each in (last, item)} != {"message"}
 
 
-def _add_to_turn(turn: Fields, kind: str, item: Fields, name: str) -> None:
+def _add_to_turn(turn: Turn, kind: str, item: Fields, name: str) -> None:
     if kind == "message":
-        turn["content"] = (turn["content"] or "") + _answered_text(item, name)
+        turn.texts.append(_answered_text(item, name))
     elif kind == "function_call":
         require_known(item, _CALL, name)
-        function = {"name": _name_in_chat(item, name), "arguments": text_at(item, "arguments", name)}
-        call = {"id": text_at(item, "call_id", name), "type": "function", "function": function}
-        turn.setdefault("tool_calls", []).append(call)
-    elif reasoning := _chat_reasoning(item, name):
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+        arguments = text_at(item, "arguments", name)
+        turn.add_call(text_at(item, "call_id", name), _name_in_chat(item, name), arguments)
+    else:
+        turn.reasoning.append(_chat_reasoning(item, name))
 
 
 def _chat_message(item: Fields, name: str) -> Fields:
@@ -362,8 +359,7 @@ def _chat_message(item: Fields, name: str) -> Fields:
 def _content(content: Any, name: str) -> str | list[Fields]:
     if isinstance(content, str):
         return content
-    parts = [_chat_part(part, f"{name}[{place}]") for place, part in enumerate(list_of_objects(content, name))]
-    return content_of(parts) if parts else ""
+    return content_of([_chat_part(part, where) for where, part in named_objects(content, name)])
 
 
 def _chat_part(part: Fields, name: str) -> Fields:
@@ -371,6 +367,8 @@ def _chat_part(part: Fields, name: str) -> Fields:
     if kind in ("input_text", "output_text", "text"):
         require_known(part, {"type", "text", "annotations", "logprobs"}, name)
         return {"type": "text", "text": text_at(part, "text", name)}
+    if kind == "refusal":
+        return {"type": "text", "text": text_at(part, "refusal", name)}
     if kind == "input_image" and part.get("image_url") is not None:
         require_known(part, {"type", "image_url", "detail"}, name)
         image = {"url": text_at(part, "image_url", name)}
@@ -382,28 +380,18 @@ def _chat_part(part: Fields, name: str) -> Fields:
 
 def _answered_text(item: Fields, name: str) -> str:
     require_known(item, _MESSAGE, name)
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    texts = []
-    for place, part in enumerate(list_of_objects(content, f"{name}.content")):
-        where = f"{name}.content[{place}]"
-        read = (
-            {"type": "text", "text": part["refusal"]}
-            if isinstance(part.get("refusal"), str)
-            else _chat_part(part, where)
-        )
-        if read["type"] != "text":
-            raise unconvertible(f"{where}.type", f"is {part.get('type')!r:.100}; an answer has text")
-        texts.append(str(read["text"]))
-    return "".join(texts)
+    parts = _content(item.get("content"), f"{name}.content")
+    if isinstance(parts, str):
+        return parts
+    if any(part["type"] != "text" for part in parts):
+        raise unconvertible(f"{name}.content", "has an image; an answer has text")
+    return "".join(str(part["text"]) for part in parts)
 
 
 def _chat_reasoning(item: Fields, name: str) -> str:
     require_known(item, _REASONING, name)
-    parts = list_of_objects(item.get("content"), f"{name}.content")
-    if parts:
-        return "".join(text_at(part, "text", f"{name}.content[{place}]") for place, part in enumerate(parts))
+    if parts := named_objects(item.get("content"), f"{name}.content"):
+        return "".join(text_at(part, "text", where) for where, part in parts)
     kept = item.get("encrypted_content")
     reasoning = "" if kept is None else unseal(kept)
     if reasoning is None:
@@ -417,13 +405,12 @@ def _chat_result(item: Fields, name: str) -> Fields:
     return {"role": "tool", "tool_call_id": text_at(item, "call_id", name), "content": content}
 
 
-def _chat_tools(tools: list[Fields]) -> list[Fields]:
+def _chat_tools(given: Any) -> list[Fields]:
     found: list[Fields] = []
-    for place, tool in enumerate(tools):
-        name = f"tools[{place}]"
+    for name, tool in named_objects(given, "tools"):
         found += _namespace(tool, name) if tool.get("type") == "namespace" else [_chat_tool(tool, name)]
     names = [tool["function"]["name"] for tool in found]
-    if twice := [name for name in _namespaced(tools) if names.count(name) > 1]:
+    if twice := [name for name in _namespaced(given) if names.count(name) > 1]:
         raise unconvertible("tools", f"has two functions that chat would call {twice[0]!r:.100}; rename one of them")
     return found
 
@@ -431,10 +418,10 @@ def _chat_tools(tools: list[Fields]) -> list[Fields]:
 def _namespace(group: Fields, name: str) -> list[Fields]:
     """Return the functions of a group, each under a name of its own; the first one tells what they have in common."""
     require_known(group, _NAMESPACE, name)
-    tools = list_of_objects(group.get("tools"), f"{name}.tools")
-    found = [_chat_tool(tool, f"{name}.tools[{place}]") for place, tool in enumerate(tools)]
-    for converted, tool in zip(found, tools, strict=True):
-        converted["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
+    found = []
+    for where, tool in named_objects(group.get("tools"), f"{name}.tools"):
+        found.append(_chat_tool(tool, where))
+        found[-1]["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
     if found and group.get("description"):
         said = [f"{group['name']}: {text_at(group, 'description', name)}", found[0]["function"].get("description")]
         found[0]["function"]["description"] = "\n\n".join(filter(None, said))
@@ -585,26 +572,29 @@ class _ResponsesStream(ChatStream):
     def _head(self) -> Fields:
         request = self.request
         return {
+            **{name: request.get(name) or default for name, default in _ECHOED.items()},
             "id": self.id,
             "object": "response",
             "created_at": self._created_at,
             "error": None,
-            "instructions": request.get("instructions"),
-            "max_output_tokens": request.get("max_output_tokens"),
-            "metadata": request.get("metadata") or {},
             "model": request.get("model") or self.read.model or "",
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
-            "previous_response_id": request.get("previous_response_id"),
-            "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
             "store": request.get("store") is not False,
             "temperature": request.get("temperature"),
-            "text": request.get("text") or {"format": {"type": "text"}},
-            "tool_choice": request.get("tool_choice") or "auto",
-            "tools": request.get("tools") or [],
             "top_p": request.get("top_p"),
             "truncation": "disabled",
-            "user": request.get("user"),
         }
+
+
+_ECHOED: Fields = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "previous_response_id", "user")),
+    "metadata": {},
+    "reasoning": {"effort": None, "summary": None},
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+}
+"""What a response says again of its request, and what it says where that has none."""
 
 
 def _content_part(block: Block) -> Fields:
