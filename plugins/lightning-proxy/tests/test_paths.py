@@ -1,8 +1,11 @@
 """An agent reaches what the proxy records and charges, and what belongs to its own attempt; an option opens more."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, status_of
@@ -177,4 +180,43 @@ async def test_a_call_that_names_no_model_is_refused_where_there_are_several(
             assert await refusal(http.post(f"{agent.base}/audio/transcriptions", data=data)) == (400, "no_model")
         assert await status_of(agent.post("/audio/speech", model="large")) == 201
         assert len(second.received) == 1
+    assert engine.received == []
+
+
+@pytest.fixture
+async def moved(engine: FakeEngine) -> AsyncIterator[FakeEngine]:
+    """A server that leads everything to the engine."""
+
+    async def lead(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"location": f"{engine.url.removesuffix('/v1')}{request.path}"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", lead)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = FakeEngine()
+    server.port = runner.addresses[0][1]
+    yield server
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/chat/completions/", "/rerank", "/score/"])
+async def test_a_backend_that_redirects_is_an_error_and_never_the_agents_way_to_it(
+    serve: Serve, engine: FakeEngine, moved: FakeEngine, path: str
+) -> None:
+    agent = await serve(moved, allow_paths=["rerank", "score"])
+    async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (502, "backend_redirects")
+    assert "api_base" in answer["error"]["message"]
+    assert "location" not in response.headers
+    assert engine.received == []
+
+
+@pytest.mark.parametrize("path", ["/../metrics", "/%2e%2e/sleep", "/x/%2E./%2e%2e/metrics", "/./chat/completions"])
+async def test_a_path_that_goes_up_is_refused(
+    http: aiohttp.ClientSession, agent: Agent, engine: FakeEngine, path: str
+) -> None:
+    assert await status_of(http.post(URL(f"{agent.base}{path}", encoded=True), json={"model": "small"})) == 404
     assert engine.received == []
