@@ -48,7 +48,7 @@ class StreamedAnswer(BackendAnswer):
 
     def __init__(self, stream: Any, path: str, address: str, library: Any) -> None:
         self._stream = stream
-        self._is_chat = path in ("/chat/completions", "/completions")
+        self._is_chat = path == "/chat/completions"
         self._address = address
         self._library = library
 

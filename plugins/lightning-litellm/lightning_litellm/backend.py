@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_proxy.apis import DIALECTS
-from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
+from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, TokenCounts, WholeAnswer
 from lightning_proxy.jsons import dump
 from lightning_proxy.openai_backend import from_environment
 from lightning_proxy.request import Refused, anthropic_error, openai_error
@@ -35,7 +35,6 @@ _KNOWN: Mapping[str, frozenset[str]] = {
         *("stream", "stream_options", "reasoning_effort", "thinking", "modalities", "audio", "prediction", "verbosity"),
         *("web_search_options", "safety_identifier", "prompt_cache_key", "store"),
     },
-    "/completions": _SAMPLING | {"prompt", "suffix", "echo", "best_of", "stream", "stream_options"},
     "/embeddings": frozenset({"input", "dimensions", "encoding_format", "user"}),
     "/messages": frozenset(
         {
@@ -121,10 +120,8 @@ async def close_connections(litellm: Any) -> None:
 
 _GIVE_TOKENS = frozenset({"hosted_vllm", "vllm"})
 _HAVE_RESPONSES = frozenset({"openai", "azure"})
-_OWN_CLIENT = frozenset({"hosted_vllm", "openai", "text-completion-openai"})
 _FUNCTIONS = {
     "/chat/completions": "acompletion",
-    "/completions": "atext_completion",
     "/embeddings": "aembedding",
     "/messages": "anthropic_messages",
     "/responses": "aresponses",
@@ -202,39 +199,26 @@ class LitellmBackend(Backend):
         self._extra_fields = frozenset(extra_fields)
         native = provider in _HAVE_RESPONSES and api_base is None
         self._is_chat_only = not native if use_chat_completions_api is None else use_chat_completions_api
-        self._client: Any = None
         self.gives_tokens = provider in _GIVE_TOKENS if return_token_ids is None else return_token_ids
 
     @property
     def address(self) -> str:
         return f"litellm {self._model}"
 
-    def cost(
-        self,
-        input_tokens: int | None,
-        output_tokens: int | None,
-        cached_tokens: int | None,
-        written_tokens: int | None = None,
-        written_for_an_hour: int | None = None,
-    ) -> float | None:
-        if input_tokens is None and output_tokens is None:
+    def cost(self, tokens: TokenCounts) -> float | None:
+        if tokens.input is None and tokens.output is None:
             return None
         library = imported()
-        details = {
-            "cached_tokens": cached_tokens or 0,
-            "cache_creation_tokens": written_tokens or 0,
-            "cache_creation_token_details": {
-                "ephemeral_5m_input_tokens": max(0, (written_tokens or 0) - (written_for_an_hour or 0)),
-                "ephemeral_1h_input_tokens": written_for_an_hour or 0,
-            },
-        }
+        written, for_an_hour = tokens.written or 0, tokens.written_for_an_hour or 0
+        kept = {"ephemeral_5m_input_tokens": max(0, written - for_an_hour), "ephemeral_1h_input_tokens": for_an_hour}
+        details = {"cached_tokens": tokens.cached or 0, "cache_creation_tokens": written}
         try:
             usage = library.Usage(
-                prompt_tokens=input_tokens or 0,
-                completion_tokens=output_tokens or 0,
-                prompt_tokens_details=details,
-                cache_read_input_tokens=cached_tokens or 0,
-                cache_creation_input_tokens=written_tokens or 0,
+                prompt_tokens=tokens.input or 0,
+                completion_tokens=tokens.output or 0,
+                prompt_tokens_details={**details, "cache_creation_token_details": kept},
+                cache_read_input_tokens=tokens.cached or 0,
+                cache_creation_input_tokens=written,
             )
             prompt, completion = library.cost_per_token(model=self._model, usage_object=usage)
         except Exception:  # its way to say that it knows no price
@@ -257,8 +241,6 @@ class LitellmBackend(Backend):
             arguments["use_chat_completions_api"] = True
         _in_use.add(self)
         module = await library()
-        if path == "/completions" and self._provider in _OWN_CLIENT and "api_base" in self._options:
-            arguments["client"] = self._text_client()
         try:
             answer = await getattr(module, _FUNCTIONS[path])(**arguments, model=self._model, **self._options)
         except Exception as exc:
@@ -283,22 +265,10 @@ class LitellmBackend(Backend):
 
     async def aclose(self) -> None:
         """Let go of connections, once the last of these backends has ended: the library keeps them for all."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
         if self in _in_use:
             _in_use.remove(self)
             if not _in_use:
                 await close_connections(await library())
-
-    def _text_client(self) -> Any:
-        """Return a client for completions: the library would make one for each call, and leave it open."""
-        if self._client is None:
-            from openai import AsyncOpenAI  # comes with the library
-
-            key = self._options.get("api_key") or "none"
-            self._client = AsyncOpenAI(base_url=self._options["api_base"], api_key=key, max_retries=0)
-        return self._client
 
 
 def _refused(message: str) -> WholeAnswer:

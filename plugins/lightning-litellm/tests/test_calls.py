@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from lightning_litellm.backend import LitellmBackend
+from lightning_proxy import TokenCounts
 from lightning_proxy.testing import FakeEngine, tokens_of
 from litellm_agents import MakeAgent
 
@@ -123,21 +124,11 @@ async def test_openais_responses_api_in_front_of_a_chat_endpoint(
     assert span.status.status_code == "OK"
 
 
-async def test_a_whole_completion_is_recorded_with_the_engines_tokens(make_agent: MakeAgent) -> None:
-    agent = await make_agent()
-    async with agent.post("/completions", prompt="hi") as response:
-        answer = await response.json()
-    assert answer["choices"][0]["text"] == "Paris."
-    span = await agent.span()
-    assert span.attributes["prompt_token_ids"] == tokens_of("hi")
-    assert span.attributes["response_token_ids"] == tokens_of("Paris.")
-
-
 async def test_embeddings_and_nothing_else(make_agent: MakeAgent) -> None:
     agent = await make_agent()
     async with agent.post("/embeddings", input="hi") as response:
         assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
-    async with agent.post("/responses/input_tokens", input="hi") as response:
+    async with agent.post("/completions", prompt="hi") as response:
         assert response.status == 404
         assert "litellm hosted_vllm/small serves" in await response.text()
 
@@ -261,7 +252,7 @@ async def test_prices_are_the_librarys_where_none_are_given(make_agent: MakeAgen
 def test_what_is_kept_in_a_cache_for_an_hour_costs_more() -> None:
     backend = LitellmBackend("anthropic/claude-sonnet-4-5", api_key="none")
     # https://www.anthropic.com/pricing: for a million tokens 3, read 0.30, written 3.75, for an hour 6 US dollars
-    minutes, hour = (backend.cost(1510, 0, 1000, 500, kept) for kept in (0, 200))
+    minutes, hour = (backend.cost(TokenCounts(1510, 0, 1000, 500, kept)) for kept in (0, 200))
     assert minutes == pytest.approx((10 * 3 + 1000 * 0.3 + 500 * 3.75) / 1e6)
     assert hour == pytest.approx((10 * 3 + 1000 * 0.3 + 300 * 3.75 + 200 * 6) / 1e6)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from lightning_litellm import LitellmBackend
+from lightning_proxy import TokenCounts
 from lightning_proxy.models import make_replicas, require_prices
 
 from lightning_core.errors import ConfigError
@@ -67,7 +68,9 @@ def test_where_money_is_limited_a_model_of_openai_has_the_price_of_the_table(mon
     entries = [{"model_name": name, "litellm_params": {"model": name}} for name in ("openai/gpt-4o-mini", "openai/own")]
     known, unknown = make_replicas(entries, registry)
     require_prices([known], registry)
-    assert known.cost(1000, 1000) == pytest.approx(0.00015 + 0.0006)  # OpenAI's list: $0.15 and $0.60 a million
+    assert known.cost(TokenCounts(1000, 1000)) == pytest.approx(
+        0.00015 + 0.0006
+    )  # OpenAI's list: $0.15 and $0.60 a million
     with pytest.raises(ConfigError, match=r"model_list \(openai/own\): 'own' has no known price, and usd is limited"):
         require_prices([unknown], registry)
 
@@ -78,8 +81,8 @@ def test_tiers_of_a_price_are_those_of_the_table() -> None:
         default_registry(),
     )
     # Google's list: $1.25 a million of the prompt's tokens, and $2.50 where the prompt has more than 200,000.
-    assert gemini.cost(200_000, 0) == pytest.approx(0.25)
-    assert gemini.cost(300_000, 0) == pytest.approx(0.75)
+    assert gemini.cost(TokenCounts(200_000, 0)) == pytest.approx(0.25)
+    assert gemini.cost(TokenCounts(300_000, 0)) == pytest.approx(0.75)
 
 
 def test_a_tier_in_an_entry_is_refused_and_not_left_out() -> None:

@@ -5,6 +5,7 @@ from .backend import (
     Backend as Backend,
     BackendAnswer as BackendAnswer,
     BackendRequest as BackendRequest,
+    TokenCounts as TokenCounts,
 )
 from .llm_proxy import (
     LLMProxy as LLMProxy,
@@ -24,4 +25,5 @@ __all__ = [
     "LLMProxy",
     "ModelConfig",
     "RemoteProxy",
+    "TokenCounts",
 ]

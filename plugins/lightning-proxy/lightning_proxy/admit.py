@@ -8,14 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt, with_config
-from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
-
 from lightning_core.budget import Budget, Reserve
 from lightning_core.errors import AttemptLimitReached, BudgetExhausted
 from lightning_core.store.clock import Clock
 from lightning_proxy.owner import Owner
-from lightning_proxy.request import Refused, proxy_stopped
+from lightning_proxy.request import proxy_stopped, unavailable
+from lightning_proxy.settings import AttemptLimits, Settings
 
 _ABORT_SECONDS = 5.0
 """How long to wait for calls to end after they were cut off."""
@@ -44,21 +42,16 @@ class Limiter:
 
     Args:
         clock: How long pauses last.
-        max_calls: How many may have a place at once.
-        max_waiting: How many may wait; one more is refused at once.
-        queue_seconds: How long a call waits for its turn.
-        pause_seconds: How long a call waits for the end of a pause, unless `pause` is given another time.
+        settings: How many calls may have a place, and may wait for one, and for how long.
     """
 
-    def __init__(
-        self, clock: Clock, *, max_calls: int, max_waiting: int, queue_seconds: float, pause_seconds: float
-    ) -> None:
+    def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
-        self._places = asyncio.Semaphore(max_calls)
-        self._max_calls = max_calls
-        self._max_waiting = max_waiting
-        self._queue_seconds = queue_seconds
-        self._usual_pause_seconds = self._pause_seconds = pause_seconds
+        self._places = asyncio.Semaphore(settings.max_concurrent_calls)
+        self._max_calls = settings.max_concurrent_calls
+        self._max_waiting = settings.max_waiting_calls
+        self._queue_seconds = settings.queue_seconds
+        self._usual_pause_seconds = self._pause_seconds = settings.pause_seconds
         self._in_flight: dict[object, Abort] = {}
         self._waiting: dict[object, Abort] = {}
         self._open, self._idle = asyncio.Event(), asyncio.Event()
@@ -129,12 +122,8 @@ class Limiter:
         if self._is_closed:
             raise proxy_stopped()
         if (self._places.locked() or self.is_paused) and len(self._waiting) >= self._max_waiting:
-            raise Refused(
-                503,
-                "proxy_full",
-                f"{self._max_calls} calls are under way and {self.waiting} wait; try again in a moment",
-                retry_after=1.0,
-            )
+            message = f"{self._max_calls} calls are under way and {self.waiting} wait; try again in a moment"
+            raise unavailable("proxy_full", message)
         self._waiting[call] = abort
         if not self._places.locked():
             await self._places.acquire()  # at once
@@ -150,12 +139,8 @@ class Limiter:
             del self._waiting[call]
             if not isinstance(exc, TimeoutError):
                 raise
-            raise Refused(
-                503,
-                "proxy_busy",
-                f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s; try again",
-                retry_after=1.0,
-            ) from exc
+            message = f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s"
+            raise unavailable("proxy_busy", f"{message}; try again") from exc
 
     def park(self, call: object) -> None:
         """Take a call out of flight: no backend works on it. Ignores a call that has not acquired."""
@@ -176,12 +161,8 @@ class Limiter:
         seconds = self._pause_seconds
         while not self._open.is_set():
             if not await self._is_set_within(self._open, seconds):
-                raise Refused(
-                    503,
-                    "proxy_paused",
-                    f"the proxy is paused for new weights, for more than {seconds:g} s by now; try again in a moment",
-                    retry_after=1.0,
-                )
+                message = f"paused for new weights, for more than {seconds:g} s by now; try again in a moment"
+                raise unavailable("proxy_paused", f"the proxy is {message}")
         self._in_flight[call] = self._waiting.pop(call)
         self._idle.clear()
 
@@ -223,17 +204,6 @@ _FILES = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{1024,}")
 
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 """What the APIs call the limit of an answer."""
-
-
-@with_config(ConfigDict(extra="forbid"))
-class AttemptLimits(TypedDict, total=False):
-    """What one attempt may use; as a budget has it."""
-
-    usd: PositiveFloat
-    tokens: PositiveInt
-    calls: PositiveInt
-    seconds: PositiveFloat
-    """From its first call on."""
 
 
 @dataclass(slots=True)

@@ -128,6 +128,12 @@ def tool_call_part(call: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def function_definition(tool: dict[str, Any], parameters: Any) -> dict[str, Any]:
+    """Return a tool that is a function in the form of OpenAI's chat API."""
+    function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
 def legacy_tool_calls(call: Any) -> list[dict[str, Any]]:
     """Turn a `function_call`, which OpenAI's chat API had before tool calls, into a tool call without an id."""
     return [{"id": None, "type": "function", "function": call}] if isinstance(call, dict) else []

@@ -15,7 +15,7 @@ from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhau
 from lightning_proxy.admit import NOT_COUNTED, Abort, Started
 from lightning_proxy.apis import GEMINI, Dialect
 from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
-from lightning_proxy.backend import BackendBroke, BackendTimeout
+from lightning_proxy.backend import BackendBroke, BackendTimeout, TokenCounts
 from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.jsons import dump
 from lightning_proxy.outbox import Ticket
@@ -23,7 +23,7 @@ from lightning_proxy.owner import read_path
 from lightning_proxy.paths import error_dialect, split_path
 from lightning_proxy.reader import Caller, read_call
 from lightning_proxy.relay import hand_back
-from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
+from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped, unavailable
 from lightning_proxy.routes import serve_control
 from lightning_proxy.send import Response, refusal_of
 from lightning_proxy.service import ProxyService
@@ -62,7 +62,7 @@ class App:
             request.hurry()
             await self._refuse(request, proxy_stopped())
         except StoreUnavailable as exc:
-            await self._refuse(request, Refused(503, "store_unavailable", str(exc), retry_after=1.0))
+            await self._refuse(request, unavailable("store_unavailable", str(exc)))
         except LightningError as exc:
             await self._refuse(request, Refused(500, "proxy_error", str(exc)))
         except Exception:
@@ -171,7 +171,7 @@ class App:
             return Reserve(given + taken)
         replicas = self._replicas.of((route.target, *self._service.models.fallbacks(route.target)))
         # The prompt may be written to a cache, which has a price of its own.
-        costs = [replica.cost(given, taken, 0, written) for replica in replicas for written in (0, given)]
+        costs = [replica.cost(TokenCounts(given, taken, 0, written)) for replica in replicas for written in (0, given)]
         return Reserve(given + taken, max((cost for cost in costs if cost is not None), default=0.0))
 
     # Send
@@ -324,11 +324,8 @@ def _check_tokens(call: Call, response: Response) -> None:
         )
 
 
-def _cost(call: Call, input_tokens: int | None, output_tokens: int | None) -> float | None:
+def _cost(call: Call, given: int | None, taken: int | None) -> float | None:
     """Return what a call costs with so many tokens; the others are as its answer tells."""
     replica, answer = call.route.replica, call.outcome.answer
-    if replica is None:
-        return None
-    return replica.cost(
-        input_tokens, output_tokens, answer.cached_tokens, answer.written_tokens, answer.written_for_an_hour
-    )
+    tokens = TokenCounts(given, taken, answer.cached_tokens, answer.written_tokens, answer.written_for_an_hour)
+    return None if replica is None else replica.cost(tokens)

@@ -3,9 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core.errors import ProxyError
+
+VARIABLE = "os.environ/"
+"""Begins the value of an option that is in an environment variable, as LiteLLM has it."""
 
 _RETRY_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry"})
 _RATE_LIMITS = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit")
@@ -104,6 +107,20 @@ class WholeAnswer(BackendAnswer):
         """There is nothing to let go of."""
 
 
+class TokenCounts(NamedTuple):
+    """How many tokens a call used; None where it is not known."""
+
+    input: int | None = None
+    """Of the prompt, cached ones included."""
+    output: int | None = None
+    cached: int | None = None
+    """Of the prompt, those that the backend had in its prefix cache."""
+    written: int | None = None
+    """Of the prompt, those that the provider wrote to its cache."""
+    written_for_an_hour: int | None = None
+    """Of these, those that stay there for an hour."""
+
+
 class Backend(ABC):
     """What answers the calls of one entry of the model list.
 
@@ -120,23 +137,8 @@ class Backend(ABC):
     def address(self) -> str:
         """Say where it is, for people, without keys."""
 
-    def cost(
-        self,
-        input_tokens: int | None,
-        output_tokens: int | None,
-        cached_tokens: int | None,
-        written_tokens: int | None = None,
-        written_for_an_hour: int | None = None,
-    ) -> float | None:
-        """Return what a call costs, in US dollars, where the model list gives no prices; None where it is not known.
-
-        Args:
-            input_tokens: Of the prompt, cached ones included; None where it is not known.
-            output_tokens: Of the answer.
-            cached_tokens: Of the prompt, those that the backend had in its prefix cache.
-            written_tokens: Of the prompt, those that the provider wrote to its cache.
-            written_for_an_hour: Of these, those that stay there for an hour.
-        """
+    def cost(self, tokens: TokenCounts) -> float | None:
+        """Return what a call costs, in US dollars, where the model list gives no prices; None where it is not known."""
         return None
 
     @abstractmethod

@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from lightning_http.auth import Role
 from lightning_http.body import ClientGone
 
 from lightning_proxy.answer import Answer, AnswerChoice, tool_call_part
 from lightning_proxy.apis import Dialect
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Replica
-from lightning_proxy.request import Refused, Request, proxy_stopped
+from lightning_proxy.request import Request, proxy_stopped, unavailable
 
 _WATCH_AFTER_SECONDS = 0.05
 """After how long an agent that gets its answer in one piece is watched for hanging up."""
@@ -101,8 +100,6 @@ class Call:
     """Below `/v1`, quoted."""
     owner: Owner | None = None
     """The attempt that it belongs to; None for a call that belongs to none."""
-    role: Role = Role.ATTEMPT
-    """What the key of the caller opens."""
     purpose: str | None = None
     """What it is for, where the agent itself does not make it: `judge`."""
     parent: tuple[str, str] | None = None
@@ -192,7 +189,7 @@ class CancelScope:
 
     def abort(self, reason: str) -> None:
         """Cancel the block; the agent gets an error that says to try again. Does nothing once it has ended."""
-        self._cancel(Refused(503, "call_aborted", f"the call was cut off: {reason}", retry_after=1.0))
+        self._cancel(unavailable("call_aborted", f"the call was cut off: {reason}"))
 
     async def __aenter__(self) -> Self:
         if self._watches_at_once:

@@ -20,7 +20,6 @@ from lightning_core.registry import Registry, check_options, default_registry, l
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
-from lightning_core.types import Attempt, Rollout
 from lightning_proxy.admit import Drained
 from lightning_proxy.models import ModelConfig, Models, make_replicas, require_prices
 from lightning_proxy.owner import Owner
@@ -49,9 +48,6 @@ class LLMProxy(AddressedProxy):
 
     It runs in a thread with an event loop of its own, so that agents that block theirs do not block model calls; with
     `launch_mode="asyncio"`, in the event loop that starts it. Its methods may be called from any thread and event loop.
-
-    It is a plugin, too: given to a trainer's `hooks`, it runs while the run does, unless it runs already, and each
-    attempt's end waits for its calls.
 
     Args:
         port: Where to listen; None or 0 lets the system choose.
@@ -156,7 +152,6 @@ class LLMProxy(AddressedProxy):
         self._weight_version: str | None = None
         self._running: RunningProxy | None = None
         self._changing = asyncio.Lock()
-        self._is_of_run = False
 
     @classmethod
     def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
@@ -333,24 +328,6 @@ class LLMProxy(AddressedProxy):
     async def status(self) -> dict[str, Any]:
         """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
         return self._require_running().tell(lambda proxy: proxy.status())
-
-    async def lightning_run_start(self, run_id: str) -> None:
-        """Start with a run; the hook of this name."""
-        if not self.is_running():
-            await self.start()
-            self._is_of_run = True
-
-    async def lightning_run_end(self, run_id: str) -> None:
-        """Stop with the run that it was started by; the hook of this name."""
-        if self._is_of_run:
-            self._is_of_run = False
-            await self.stop()
-
-    async def lightning_trace_end(self, rollout: Rollout, attempt: Attempt) -> None:
-        """Let the end of an attempt wait for its calls; the hook of this name."""
-        if self._running is not None and self.store is not None:
-            # A grader may still have a judge called: so the attempt has not ended for good.
-            await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
 
     def _require_running(self) -> RunningProxy:
         if self._running is None:

@@ -13,7 +13,7 @@ from lightning_core.registry import Registry, did_you_mean
 from lightning_proxy.answer import mapping
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
-from lightning_proxy.backend import Backend
+from lightning_proxy.backend import VARIABLE, Backend, TokenCounts
 from lightning_proxy.replicas import Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
@@ -52,6 +52,9 @@ _PRICES = {
 
 _PRICE_TABLE = "litellm"
 """The backend that knows the prices of providers, where it is installed."""
+
+_SHORTEST_KEY = 8
+"""What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
 
 _OWN_PARAMS = frozenset({"model", *_PRICES})
 """What is not the backend's."""
@@ -146,9 +149,20 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         # OpenAI's own API: that of another server, which api_base names, has prices of its own.
         priced_as=model_name if is_openai and prefix == "openai" and not has_base else None,
         is_owned=not isinstance(given, Backend),
+        keys=_keys(spec if isinstance(spec, Mapping) else options),
         spec={field: dict(value) if isinstance(value, Mapping) else value for field, value in entry.items()},
         **_prices(where, {**entry.get("model_info", {}), **params}),
     )
+
+
+def _keys(options: Mapping[str, Any]) -> list[str]:
+    """Return the values of a backend's options that no agent is told."""
+    key, headers = options.get("api_key"), options.get("headers")
+    if key is None and options.get("api_base") is None:
+        key = f"{VARIABLE}OPENAI_API_KEY"
+    given = [each for each in (key, *(headers or {}).values()) if isinstance(each, str)]
+    values = [os.environ.get(each.removeprefix(VARIABLE), "") if each.startswith(VARIABLE) else each for each in given]
+    return [value for value in values if len(value) >= _SHORTEST_KEY]
 
 
 def _prices(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,10 +183,10 @@ def require_prices(replicas: Sequence[Replica], registry: Registry) -> None:
     """
     has_table = any(component.name == _PRICE_TABLE for component in registry.components("backends"))
     for replica in replicas:
-        if replica.cost(1, 1) is None and replica.priced_as is not None and has_table:
+        if replica.cost(TokenCounts(1, 1)) is None and replica.priced_as is not None and has_table:
             spec = {"name": _PRICE_TABLE, "model": replica.priced_as}
             replica.price_table = registry.build("backends", spec, expected=Backend)
-        if replica.cost(1, 1) is None:
+        if replica.cost(TokenCounts(1, 1)) is None:
             raise ConfigError(
                 f"model_list ({replica.model_name}): {replica.model!r} has no known price, and usd is limited: give "
                 "input_cost_per_token and output_cost_per_token in its litellm_params (0 for a server of your own), or "

@@ -18,6 +18,7 @@ from yarl import URL
 
 from lightning_core.errors import ConfigError
 from lightning_proxy.backend import (
+    VARIABLE,
     Backend,
     BackendAnswer,
     BackendBroke,
@@ -27,8 +28,6 @@ from lightning_proxy.backend import (
     is_retry_header,
 )
 
-_PREFIX = "os.environ/"
-
 
 def from_environment(option: str, value: str) -> str:
     """Return an option's value, which may be in a variable.
@@ -36,9 +35,9 @@ def from_environment(option: str, value: str) -> str:
     Raises:
         ConfigError: When that is not set.
     """
-    if not value.startswith(_PREFIX):
+    if not value.startswith(VARIABLE):
         return value
-    name = value.removeprefix(_PREFIX)
+    name = value.removeprefix(VARIABLE)
     found = os.environ.get(name)
     if not found:
         raise ConfigError(f"{option} is to come from the variable {name}, which is not set; set it")

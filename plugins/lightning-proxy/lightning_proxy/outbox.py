@@ -13,7 +13,8 @@ from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.types import Span
 from lightning_proxy.owner import Owner
-from lightning_proxy.request import Refused
+from lightning_proxy.request import unavailable
+from lightning_proxy.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +59,13 @@ class Outbox:
     Args:
         view: Gives the store of a run.
         clock: How long pauses last.
-        max_spans: How many spans may pile up.
-        max_bytes: How many bytes, about.
+        settings: How many spans may pile up, how many bytes, and how long `flush` waits.
     """
 
-    def __init__(
-        self, view: Callable[[str | None], LightningStore], clock: Clock, *, max_spans: int, max_bytes: int
-    ) -> None:
+    def __init__(self, view: Callable[[str | None], LightningStore], clock: Clock, settings: Settings) -> None:
         self._view = view
         self._clock = clock
-        self._max_spans = max_spans
-        self._max_bytes = max_bytes
+        self._settings = settings
         self._tickets: dict[Owner, set[Ticket]] = {}
         self._numbers = Batcher(self._number)
         self._ready: list[Ticket] = []
@@ -94,13 +91,10 @@ class Outbox:
         Raises:
             Refused: When too much has piled up.
         """
-        if self.unsent >= self._max_spans or self._unsent_bytes >= self._max_bytes:
-            raise Refused(
-                503,
-                "store_behind",
-                f"{self.unsent} recorded calls wait for the store, which is out of reach; try again in a moment",
-                retry_after=2.0,
-            )
+        limits = self._settings
+        if self.unsent >= limits.max_unsent_spans or self._unsent_bytes >= limits.max_unsent_bytes:
+            message = f"{self.unsent} recorded calls wait for the store, which is out of reach; try again in a moment"
+            raise unavailable("store_behind", message, retry_after=2.0)
 
     def begin(self, owner: Owner, abort: Callable[[str], None]) -> Ticket:
         """Record a call that begins, and ask for its number."""
@@ -121,16 +115,12 @@ class Outbox:
         if self._sending is None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._send)
 
-    async def flush(
-        self, owner: Owner, *, grace_seconds: float, timeout_seconds: float | None, end: bool = True
-    ) -> None:
+    async def flush(self, owner: Owner, *, end: bool = True) -> None:
         """Return when the store has the spans of all calls of an attempt.
 
         Args:
             owner: The attempt.
-            grace_seconds: How long to wait for the end of calls that are under way.
-            timeout_seconds: How long to wait for the store; None for no limit.
-            end: Whether the attempt has ended: what is under way by then is cut off. Otherwise it goes on.
+            end: Whether the attempt has ended: what is still under way after a moment is cut off. Otherwise it goes on.
 
         Raises:
             StoreUnavailable: When the store did not take them in time. They stay here, and go to it when it is back.
@@ -139,15 +129,14 @@ class Outbox:
         tickets = self._tickets.get(owner, set())
         self._send()
         if any(ticket.span is None for ticket in tickets):
-            await self._clock.wait(_all_settled(tickets), grace_seconds)
+            await self._clock.wait(_all_settled(tickets), self._settings.flush_grace_seconds)
             for ticket in [ticket for ticket in tickets if end and ticket.span is None]:
                 ticket.abort("the attempt has ended")
         left = [ticket for ticket in tickets if end or ticket.span is not None]
-        if left and not await self._clock.wait(_all_settled(left), timeout_seconds):
-            raise StoreUnavailable(
-                f"the store did not take {len(tickets)} model calls of attempt {owner.attempt_id!r} within "
-                f"{timeout_seconds:g} s"
-            )
+        seconds = self._settings.flush_seconds
+        if left and not await self._clock.wait(_all_settled(left), seconds):
+            calls = f"{len(tickets)} model calls of attempt {owner.attempt_id!r}"
+            raise StoreUnavailable(f"the store did not take {calls} within {seconds:g} s")
         if owner in self._lost_of:
             raise CallsLost(f"model calls of attempt {owner.attempt_id!r} could not be stored: {self._lost_of[owner]}")
 

@@ -23,7 +23,7 @@ from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.types import AttemptedRollout, Rollout
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +115,10 @@ class Attribution:
             return next((owner for _, owner in self._claims(addressed, headers)), None)
         for where, owner in self._claims(addressed, headers):
             if not who.owns(owner.rollout_id, owner.attempt_id):
-                raise Refused(
-                    403,
-                    "wrong_attempt",
-                    f"this key is for attempt {who.attempt_id} of rollout {who.rollout_id}; it cannot call for attempt "
-                    f"{owner.attempt_id!r} of rollout {owner.rollout_id!r}, which {where} names",
-                )
+                mine = f"attempt {who.attempt_id} of rollout {who.rollout_id}"
+                other = f"attempt {owner.attempt_id!r} of rollout {owner.rollout_id!r}"
+                message = f"this key is for {mine}; it cannot call for {other}, which {where} names"
+                raise Refused(403, "wrong_attempt", message)
         return Owner(who.run_id, who.rollout_id, who.attempt_id)
 
     def _claims(self, addressed: Addressed, headers: Mapping[str, str]) -> Iterator[tuple[str, Owner]]:
@@ -239,12 +237,8 @@ class LiveAttempts:
             known = self._known.get(owner)
         if known is None:
             if not has_key:
-                raise Refused(
-                    503,
-                    "store_unavailable",
-                    f"whether attempt {owner.attempt_id!r} is live cannot be told: the store is out of reach",
-                    retry_after=1.0,
-                )
+                message = f"whether attempt {owner.attempt_id!r} is live cannot be told: the store is out of reach"
+                raise unavailable("store_unavailable", message)
         elif known.problem is not None:
             raise _refused(owner, known.problem)
 
@@ -298,8 +292,5 @@ def _problem(rollout: Rollout | None, owner: Owner) -> str | None:
 
 
 def _refused(owner: Owner, problem: str) -> Refused:
-    return Refused(
-        403,
-        "attempt_not_live",
-        f"attempt {owner.attempt_id!r} of rollout {owner.rollout_id!r} {problem}; only a live attempt may call a model",
-    )
+    who = f"attempt {owner.attempt_id!r} of rollout {owner.rollout_id!r}"
+    return Refused(403, "attempt_not_live", f"{who} {problem}; only a live attempt may call a model")

@@ -15,8 +15,6 @@ _GOOGLES_KEY = "x-goog-api-key"
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _COUNTS_TOKENS = frozenset({"/messages/count_tokens", f"{RESPONSES}/input_tokens"})
-_OF_RESPONSE = frozenset({("GET", ""), ("GET", "input_items"), ("POST", "cancel"), ("DELETE", "")})
-"""What can be done with a stored response: the method, and what follows its id."""
 _PLAIN = ":@!$&'()*+,;="
 """Stands for itself in a part of a path: RFC 3986, section 3.3."""
 
@@ -83,13 +81,6 @@ def quoted(below: str) -> str:
 def counts_tokens(method: str, below: str) -> bool:
     """Whether a request only asks how many tokens a prompt has, which is free."""
     return method == "POST" and below in _COUNTS_TOKENS
-
-
-def response_of(method: str, below: str) -> str | None:
-    """Return the id of the stored response that a request is about; None for any other request."""
-    root, _, rest = below[1:].partition("/")
-    response_id, _, what = rest.partition("/")
-    return response_id if f"/{root}" == RESPONSES and response_id and (method, what) in _OF_RESPONSE else None
 
 
 def error_dialect(path: str, headers: Mapping[str, str]) -> Dialect | None:

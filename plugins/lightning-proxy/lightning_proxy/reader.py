@@ -9,9 +9,9 @@ from lightning_proxy.apis import Dialect, dialect_of
 from lightning_proxy.call import Call, Route
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.owner import Owner, parent_span
-from lightning_proxy.paths import PREFIX, RESPONSES, counts_tokens, quoted, response_of
+from lightning_proxy.paths import PREFIX, RESPONSES, counts_tokens, quoted
 from lightning_proxy.replicas import Replica
-from lightning_proxy.request import Refused, Request
+from lightning_proxy.request import Refused, Request, invalid
 from lightning_proxy.service import ProxyService
 
 
@@ -45,16 +45,11 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
     owner, dialect = caller.owner, dialect_of(below) if request.method == "POST" else None
     if dialect is None and not is_of_api:
         raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
-    stored = response_of(request.method, below)
-    pinned = None if stored is None else service.replicas.of_response(owner, stored)
-    is_free = pinned is not None or counts_tokens(request.method, below)
+    is_free = counts_tokens(request.method, below)
     is_management = not (dialect is not None or is_free or service.open_paths.has(request.method, below))
     if is_management and below.endswith(":countTokens"):
         raise Refused(404, "not_served", "the proxy counts no tokens; an answer's usageMetadata has them")
     if is_management and not caller.may_manage:
-        if stored is not None:
-            message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
-            raise Refused(404, "response_not_found", message)
         raise _closed(f"{request.method} {PREFIX}{below}", f"{request.method} {below[1:]}")
     if owner is not None:
         await service.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
@@ -74,20 +69,20 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
         fields = _checked(service, dialect, fields, below, request.query)
     model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
     route = Route(service.models.resolve(model, service.replicas.models()), body, fields)
-    if dialect is None and pinned is None and model is None and (count := len(service.replicas.all)) > 1:
+    if dialect is None and model is None and (count := len(service.replicas.all)) > 1:
         raise Refused(
             400,
             "no_model",
             f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
             "which one it is for; make it through a proxy with one backend",
         )
+    pinned = None
     if dialect is not None and fields is not None and dialect.path == RESPONSES:
         pinned = _find_previous(service, owner, fields, route)
     return Call(
         request,
         quoted(below) if dialect is None else dialect.path,
         owner,
-        caller.role,
         caller.purpose,
         parent_span(request.headers),
         dialect,
@@ -107,7 +102,7 @@ def _checked(
         raise Refused(400, "invalid_json", "the request's body is not a JSON object")
     fields = dialect.read_request(fields, below, query)
     if not isinstance(fields.get("model"), str | None):
-        raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
+        raise invalid(f"model is {fields['model']!r:.100}; it is the name of one")
     models = service.replicas.models()
     if fields.get("model") is None and len(models) > 1:
         raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")

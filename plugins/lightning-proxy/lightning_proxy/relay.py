@@ -1,9 +1,8 @@
 """Hands a backend's answer to the agent, and has it read: in one piece, as a stream, or as it is."""
 
 import asyncio
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lightning_proxy.answer import failure_of
@@ -14,46 +13,17 @@ from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.jsons import dump, parse_object, text
-from lightning_proxy.replicas import Replica, Replicas
+from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import TOO_LONG, Refused
 from lightning_proxy.send import Response
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
-_HIDDEN = b"***"
-_VARIABLE = "os.environ/"
-_SHORTEST_KEY = 8
-"""What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
 _LONGEST_TEXT = 4096
 """So many bytes of an error that is not JSON are passed on: it may be a page."""
 _SHOWN_BYTES = 200
 _OVERFLOW = re.compile(r"maximum context length is (\d+) tokens.*?(\d+)(?: input tokens| in the messages)", re.DOTALL)
 """How vLLM, and `TokensBackend`, say that a conversation is too long."""
 _NAME = re.compile(r"[\w.-]{1,64}")
-
-
-class _Keeper:
-    """Keeps what an agent may name later, before it can: where its response is stored, or a converted one itself."""
-
-    def __init__(self, call: Call, response: Response, replicas: Replicas, stored: StoredResponses) -> None:
-        is_stored = (
-            call.dialect is not None and call.dialect.is_stored and (call.route.fields or {}).get("store") is not False
-        )
-        self.wants_id = is_stored and response.conversion is None
-        """Whether the backend stores the response, and it is not known yet under which id."""
-        self._is_converted = is_stored and response.conversion is not None
-        self._call, self._replica = call, response.replica
-        self._replicas, self._stored = replicas, stored
-
-    async def response(self, response_id: str) -> None:
-        self.wants_id = False
-        self._replicas.keep_response(self._call.owner, response_id, self._replica)
-
-    def converted(self, stream: ChatStream) -> None:
-        call = self._call
-        fields = call.route.fields
-        if self._is_converted and fields is not None:
-            size = len(call.route.body) + call.outcome.size
-            self._stored.keep(call.attempt_id, fields, stream.answer(), size)
 
 
 async def hand_back(call: Call, response: Response, replicas: Replicas, stored: StoredResponses) -> None:
@@ -71,24 +41,22 @@ async def hand_back(call: Call, response: Response, replicas: Replicas, stored: 
         BackendTimeout: When it does not go on.
         ClientGone: When the agent does not take it.
     """
-    answer, dialect = response.answer, call.dialect
-    keeper = _Keeper(call, response, replicas, stored)
-    if dialect is None:
+    if call.dialect is None:
         await _pass_through(call, response)
-    elif answer.status >= 400:
-        await _hand_back_error(call, response, dialect)
-    elif answer.header("content-type").startswith("text/event-stream"):
-        await _StreamRelay(call, response, dialect, keeper).run()
+    elif response.answer.status >= 400:
+        await _Relay(call, response, call.dialect, replicas, stored).hand_back_error()
+    elif response.answer.header("content-type").startswith("text/event-stream"):
+        await _StreamRelay(call, response, call.dialect, replicas, stored).run()
     else:
-        await _hand_back_whole(call, response, dialect, keeper)
+        await _Relay(call, response, call.dialect, replicas, stored).hand_back_whole()
     if call.outcome.answer.failure is not None:
-        call.outcome.fail("backend_error", _failure(call, response))
+        call.outcome.fail("backend_error", response.replica.hide_keys(call.outcome.answer.failure))
 
 
 async def _pass_through(call: Call, response: Response) -> None:
     answer, request = response.answer, call.request
     if answer.status >= 400:
-        body = without_keys_of(response.replica, await answer.read())
+        body = response.replica.hide_keys_in(await answer.read())
         await request.respond(answer.status, body, _headers_of(response))
         return
     await request.start_stream(answer.status, _headers_of(response))
@@ -97,92 +65,117 @@ async def _pass_through(call: Call, response: Response) -> None:
     await request.end_stream()
 
 
-async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> None:
-    status, headers = response.answer.status, _headers_of(response)
-    body = await response.answer.read()
-    outcome = call.outcome
-    outcome.status, outcome.size = status, len(body)
-    body = without_keys_of(response.replica, body)
-    fields = parse_object(body)
-    if fields is not None and "error" in fields:  # in the form that agents understand
-        error = fields["error"]
-        message = str(error.get("message") if isinstance(error, dict) else error)
-        outcome.error_code = _error_code(error)
-        if response.conversion is not None:
-            if found := _OVERFLOW.search(message):
-                most, tokens = map(int, found.groups())
-                message = response.conversion.overflow(message, tokens, most, call.route.fields or {})
-                outcome.error_code = TOO_LONG
-            body = dump(dialect.error(Refused(status, outcome.error_code or "backend_error", message)))
-    else:
-        message = _words_of(fields, body) or f"{response.replica.backend.address} answered {status} without a word"
-        said = {} if fields is None or response.conversion is not None else fields
-        body = dump({**said, **dialect.error(Refused(status, "backend_error", message))})
-        headers = [header for header in headers if header[0] != b"content-type"]
-        headers.append((b"content-type", b"application/json"))
-    outcome.fail(str(status), message)
-    await call.request.respond(status, body, headers)
+class _Relay:
+    """Hands on an answer in one piece, and keeps what an agent may name later, before it can."""
 
+    def __init__(
+        self, call: Call, response: Response, dialect: Dialect, replicas: Replicas, stored: StoredResponses
+    ) -> None:
+        fields = call.route.fields or {}
+        self._call, self._response, self._dialect = call, response, dialect
+        self._backends = response.dialect or dialect
+        """The API that the backend speaks."""
+        self._replica = response.replica
+        self._address = response.replica.backend.address
+        self._conversion = None if response.conversion is None else response.conversion.stream(fields)
+        """By which the answer becomes one of the agent's API."""
+        self._is_kept = dialect.is_stored and fields.get("store") is not False
+        self._wants_id = self._is_kept and response.conversion is None
+        """Whether the backend stores the response, and it is not known yet under which id."""
+        self._replicas, self._stored = replicas, stored
 
-async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, keeper: _Keeper) -> None:
-    body = await response.answer.read()
-    outcome = call.outcome
-    outcome.status, outcome.size = response.answer.status, len(body)
-    fields = parse_object(body)
-    backends = response.dialect or dialect
-    if fields is None or not (backends.has_answer(fields) or failure_of(fields.get("error"))):
-        what = "no JSON object" if fields is None else "an object without an answer"
-        message = f"{response.replica.backend.address} answered {what}: {_shown(response.replica, body)}"
-        raise Refused(502, "backend_garbage", message)
-    outcome.answer = backends.read(fields)
-    if not backends.has_answer(fields):  # an error, with the status of an answer
-        outcome.status = _error_status(fields["error"])
-        body = without_keys_of(response.replica, body)
-        if response.conversion is not None:
-            body = dump(dialect.error(Refused(outcome.status, "backend_error", _failure(call, response))))
+    async def hand_back_error(self) -> None:
+        """Hand on an error, in the form of the agent's API."""
+        status, headers, outcome = self._response.answer.status, _headers_of(self._response), self._call.outcome
+        body = await self._response.answer.read()
+        outcome.status, outcome.size = status, len(body)
+        body = self._replica.hide_keys_in(body)
+        fields, conversion = parse_object(body), self._response.conversion
+        if fields is not None and "error" in fields:  # in the form that agents understand
+            error = fields["error"]
+            message = str(error.get("message") if isinstance(error, dict) else error)
+            outcome.error_code = _error_code(error)
+            if conversion is not None:
+                if found := _OVERFLOW.search(message):
+                    most, tokens = map(int, found.groups())
+                    message = conversion.overflow(message, tokens, most, self._call.route.fields or {})
+                    outcome.error_code = TOO_LONG
+                body = self._error(status, message, outcome.error_code or "backend_error")
+        else:
+            message = _words_of(fields, body) or f"{self._address} answered {status} without a word"
+            said = {} if fields is None or conversion is not None else fields
+            body = dump({**said, **self._dialect.error(Refused(status, "backend_error", message))})
+            headers = [header for header in headers if header[0] != b"content-type"]
+            headers.append((b"content-type", b"application/json"))
+        outcome.fail(str(status), message)
+        await self._call.request.respond(status, body, headers)
+
+    async def hand_back_whole(self) -> None:
+        """Hand on an answer."""
+        call, response, outcome = self._call, self._response, self._call.outcome
+        body = await response.answer.read()
+        outcome.status, outcome.size = response.answer.status, len(body)
+        fields = parse_object(body)
+        if fields is None or not (self._backends.has_answer(fields) or failure_of(fields.get("error"))):
+            what = "no JSON object" if fields is None else "an object without an answer"
+            raise Refused(502, "backend_garbage", f"{self._address} answered {what}: {self._shown(body)}")
+        outcome.answer = self._backends.read(fields)
+        if not self._backends.has_answer(fields):  # an error, with the status of an answer
+            outcome.status = _error_status(fields["error"])
+            body = self._replica.hide_keys_in(body)
+            if self._conversion is not None:
+                message = self._replica.hide_keys(outcome.answer.failure or "")
+                body = self._error(outcome.status, message, "backend_error")
+        elif self._conversion is not None:
+            self._conversion.take(fields)
+            body, outcome.answer.id = dump(self._conversion.answer()), self._conversion.id
+            self._keep_converted(self._conversion)
+        else:
+            self._keep_id(outcome.answer.id)
+            if response.added:
+                self._dialect.strip(fields, response.added)
+                body = dump(fields)
         await call.request.respond(outcome.status, body, _headers_of(response))
-        return
-    if keeper.wants_id and outcome.answer.id is not None:
-        await keeper.response(outcome.answer.id)
-    if response.conversion is not None:
-        stream = response.conversion.stream(call.route.fields or {})
-        stream.take(fields)
-        body, outcome.answer.id = stream.body(), stream.id
-        keeper.converted(stream)
-    elif response.added:
-        dialect.strip(fields, response.added)
-        body = dump(fields)
-    await call.request.respond(response.answer.status, body, _headers_of(response))
+
+    def _error(self, status: int, message: str, kind: str) -> bytes:
+        return dump(self._dialect.error(Refused(status, kind, message)))
+
+    def _shown(self, body: bytes) -> str:
+        return repr(self._replica.hide_keys_in(body)[:_SHOWN_BYTES].decode("utf-8", "replace"))
+
+    def _keep_id(self, response_id: str | None) -> None:
+        if self._wants_id and response_id is not None:
+            self._wants_id = False
+            self._replicas.keep_response(self._call.owner, response_id, self._replica)
+
+    def _keep_converted(self, stream: ChatStream) -> None:
+        call = self._call
+        if self._is_kept and call.route.fields is not None:
+            size = len(call.route.body) + call.outcome.size
+            self._stored.keep(call.attempt_id, call.route.fields, stream.answer(), size)
 
 
-def _failure(call: Call, response: Response) -> str:
-    """Return what an answer itself says went wrong."""
-    return without_keys_of(response.replica, (call.outcome.answer.failure or "").encode("utf-8", "replace")).decode()
-
-
-class _StreamRelay:
+class _StreamRelay(_Relay):
     """Hands a stream on, piece by piece, and puts its answer together.
 
     A piece goes out as it came where nothing is to be taken out of it. No more is read from the backend than the agent
     takes, but for what the connections buffer.
     """
 
-    def __init__(self, call: Call, response: Response, dialect: Dialect, keeper: _Keeper) -> None:
-        self._call = call
-        self._response = response
-        self._dialect = response.dialect or dialect
-        self._keeper = keeper
+    def __init__(
+        self, call: Call, response: Response, dialect: Dialect, replicas: Replicas, stored: StoredResponses
+    ) -> None:
+        super().__init__(call, response, dialect, replicas, stored)
         self._reader = EventReader()
-        self._assembler = Assembler(self._dialect, self._dialect.choices(call.route.fields or {}))
-        self._conversion = None if response.conversion is None else response.conversion.stream(call.route.fields or {})
-        """Until the stream has ended in the agent's API."""
-        self._id = None if self._conversion is None else self._conversion.id
-        """By which the agent, and what instruments its client, knows a converted answer."""
+        self._assembler = Assembler(self._backends, self._backends.choices(call.route.fields or {}))
+        self._has_ended = False
+        """Whether the stream has ended in the agent's API, where it is converted."""
         self._is_sending = False
-        self._error: BackendBroke | Refused | None = None
+        self._error_found: BackendBroke | Refused | None = None
         """What is wrong with the event after those that were read."""
 
     async def run(self) -> None:
+        """Hand it on."""
         call = self._call
         call.outcome.status = self._response.answer.status
         try:
@@ -192,49 +185,47 @@ class _StreamRelay:
             # Many agents close a stream at the finish reason, before what the backend still says of the usage.
             is_complete = answer.failure is None and self._assembler.is_complete(answer)
             call.outcome.is_answered = is_complete and not self._is_sending
-            if self._id is not None:
-                answer.id = self._id
+            if self._conversion is not None:  # by which the agent, and what instruments its client, knows it
+                answer.id = self._conversion.id
 
     async def _relay(self) -> None:
-        request = self._call.request
-        is_rewritten = bool(self._response.added) or self._response.conversion is not None
+        outcome = self._call.outcome
+        is_rewritten = bool(self._response.added) or self._conversion is not None
         async for piece in self._response.answer.pieces():
-            self._call.outcome.size += len(piece)
+            outcome.size += len(piece)
             has_rest = not self._reader.is_between_events
             events = self._events(piece)
             # The first one goes out before the others are read, however many came with it.
-            is_first = is_rewritten and self._call.outcome.first_chunk_seconds is None
+            is_first = is_rewritten and outcome.first_chunk_seconds is None
             for part in [events[:1], events[1:]] if is_first else [events]:
                 left = self._read(part)
-                if self._keeper.wants_id and (response_id := self._assembler.id) is not None:
-                    await self._keeper.response(response_id)
-                is_as_it_came = not (is_rewritten or has_rest or self._error) and self._reader.is_between_events
+                self._keep_id(self._assembler.id)
+                is_as_it_came = not (is_rewritten or has_rest or self._error_found) and self._reader.is_between_events
                 await self._send(piece if is_as_it_came else left)
-                if self._error is not None:
-                    raise self._error
+                if self._error_found is not None:
+                    raise self._error_found
         last = self._read(self._reader.finish())
-        answer = self._assembler.answer()
-        if self._error is not None:
-            raise self._error
-        if not (self._assembler.is_ended or answer.failure is not None or self._assembler.is_complete(answer)):
+        if self._error_found is not None:
+            raise self._error_found
+        if not self._assembler.is_ended and not self._assembler.is_complete(self._assembler.answer()):
             raise BackendBroke(f"{self._address} ended its stream before the answer was complete")
         await self._send(last + self._end_converted())
-        if self._call.outcome.first_chunk_seconds is None:
-            await request.start_stream(self._response.answer.status, _headers_of(self._response))
-        await request.end_stream()
+        if outcome.first_chunk_seconds is None:
+            await self._call.request.start_stream(self._response.answer.status, _headers_of(self._response))
+        await self._call.request.end_stream()
 
     async def _send(self, piece: bytes) -> None:
         if not piece:
             return
-        call = self._call
+        request, outcome = self._call.request, self._call.outcome
         self._is_sending = True  # and stays so where the agent does not take it
-        if call.outcome.first_chunk_seconds is not None:
-            await call.request.send_piece(piece)
+        if outcome.first_chunk_seconds is not None:
+            await request.send_piece(piece)
         else:
-            await call.request.start_stream(self._response.answer.status, _headers_of(self._response))
-            await call.request.send_piece(piece)
+            await request.start_stream(self._response.answer.status, _headers_of(self._response))
+            await request.send_piece(piece)
             await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
-            call.outcome.first_chunk_seconds = call.seconds()
+            outcome.first_chunk_seconds = self._call.seconds()
         self._is_sending = False
 
     def _events(self, piece: bytes) -> list[ServerEvent]:
@@ -250,92 +241,57 @@ class _StreamRelay:
             fields = event.fields()
             had_ended = self._assembler.is_ended
             self._assembler.feed(event, fields)
-            self._error = None if had_ended else self._error_in(event, fields)
-            if self._error is not None:
+            self._error_found = None if had_ended else self._error_in(event, fields)
+            if self._error_found is not None:
                 break
-            if self._response.conversion is not None:
-                left.append(self._converted(event, fields))
+            if self._conversion is not None:
+                left.append(self._converted(self._conversion, event, fields))
             elif fields is None or not added:
                 left.append(event.raw)
             elif self._dialect.strip_event(fields, added):
                 left.append(event.with_fields(fields))
         return b"".join(left)
 
-    def _error_in(self, event: ServerEvent, fields: dict[str, Any] | None) -> BackendBroke | Refused | None:
-        replica = self._response.replica
+    def _error_in(self, event: ServerEvent, fields: Fields | None) -> BackendBroke | Refused | None:
+        assembler, broken = self._assembler, None
+        is_converted_end = assembler.is_ended and self._conversion is not None
+        if assembler.failure is not None and not assembler.is_ended:  # in a form that clients may pass over
+            return Refused(502, "backend_error", self._replica.hide_keys(assembler.failure))
         if fields is None and event.data and event.data != DONE:
-            shown = _shown(replica, event.data)
-            return BackendBroke(f"{self._address} sent an event that is not a JSON object: {shown}")
-        if fields is not None and self._dialect.is_garbage(fields):
-            return BackendBroke(f"{self._address} sent an event without choices: {_shown(replica, event.data)}")
-        if self._assembler.is_ended and self._assembler.is_empty:
-            return BackendBroke(f"{self._address} ended its stream without an answer")
-        is_end = self._conversion is not None and self._assembler.is_ended
-        if is_end and any(choice.finish_reason is None for choice in self._assembler.answer().choices):
-            return BackendBroke(f"{self._address} ended its stream without a finish reason")
-        said = None if fields is None else self._dialect.unraised_error(event, fields)
-        if self._response.conversion is not None and fields is not None:
-            said = said or failure_of(fields.get("error"))
-        if said is None:
-            return None
-        return Refused(502, "backend_error", without_keys_of(replica, said.encode("utf-8", "replace")).decode())
+            broken = f"sent an event that is not a JSON object: {self._shown(event.data)}"
+        elif fields is not None and self._backends.is_garbage(fields):
+            broken = f"sent an event without choices: {self._shown(event.data)}"
+        elif assembler.is_ended and assembler.is_empty:
+            broken = "ended its stream without an answer"
+        elif is_converted_end and any(choice.finish_reason is None for choice in assembler.answer().choices):
+            broken = "ended its stream without a finish reason"
+        return None if broken is None else BackendBroke(f"{self._address} {broken}")
 
-    def _converted(self, event: ServerEvent, fields: Fields | None) -> bytes:
+    def _converted(self, conversion: ChatStream, event: ServerEvent, fields: Fields | None) -> bytes:
         """Return an event of a chat in the agent's API."""
-        if fields is None:
-            if event.data:  # after the end, there may be anything
-                return self._end_converted() if event.data == DONE else b""
-            return event.raw
-        return b"" if self._conversion is None else self._bytes_of(self._conversion.feed(fields))
+        if fields is not None:
+            return b"" if self._has_ended else _bytes_of(conversion.feed(fields))
+        if event.data:  # after the end, there may be anything
+            return self._end_converted() if event.data == DONE else b""
+        return event.raw
 
     def _end_converted(self) -> bytes:
-        conversion, self._conversion = self._conversion, None
-        if conversion is None:
+        if self._conversion is None or self._has_ended:
             return b""
-        last = self._bytes_of(conversion.finish())
-        self._keeper.converted(conversion)
+        self._has_ended = True
+        last = _bytes_of(self._conversion.finish())
+        self._keep_converted(self._conversion)
         return last
 
-    def _bytes_of(self, events: Sequence[Fields]) -> bytes:
-        return b"".join(ServerEvent(b"", event.get("type", ""), b"").with_fields(event) for event in events)
 
-    @property
-    def _address(self) -> str:
-        return self._response.replica.backend.address
-
-
-def without_keys_of(replica: Replica, text: bytes) -> bytes:
-    """Return what a backend said without the keys that its entry of the model list has for it."""
-    for key in _keys(replica.spec):
-        if len(key) >= _SHORTEST_KEY:
-            text = text.replace(key.encode(), _HIDDEN)
-    return text
-
-
-def _shown(replica: Replica, body: bytes) -> str:
-    return repr(without_keys_of(replica, body)[:_SHOWN_BYTES].decode("utf-8", "replace"))
+def _bytes_of(events: Sequence[Fields]) -> bytes:
+    return b"".join(ServerEvent(b"", event.get("type", ""), b"").with_fields(event) for event in events)
 
 
 def _error_status(error: object) -> int:
     """Return the HTTP status that an error names, as OpenRouter's do."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 502
-
-
-def _keys(entry: object) -> Iterator[str]:
-    if not isinstance(entry, Mapping):
-        return
-    backend = entry.get("backend")
-    options: dict[str, Any] = {
-        **(backend if isinstance(backend, Mapping) else {}),
-        **entry.get("litellm_params", {}),
-    }
-    key, headers = options.get("api_key"), options.get("headers")
-    if key is None and options.get("api_base") is None:
-        key = f"{_VARIABLE}OPENAI_API_KEY"
-    for given in (key, *(headers.values() if isinstance(headers, Mapping) else ())):
-        if isinstance(given, str):
-            yield os.environ.get(given.removeprefix(_VARIABLE), "") if given.startswith(_VARIABLE) else given
 
 
 def _words_of(fields: dict[str, Any] | None, body: bytes) -> str:

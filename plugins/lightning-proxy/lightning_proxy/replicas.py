@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
-from lightning_proxy.backend import Backend
+from lightning_proxy.backend import Backend, TokenCounts
 from lightning_proxy.owner import Owner
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -67,42 +67,43 @@ class Replica:
     """Whether an answer of it came without the token ids that it is said to give."""
     spec: object = field(default=None, repr=False)
     """What it was made from."""
+    keys: Sequence[str] = field(default=(), repr=False)
+    """What the entry of the model list has for the backend alone."""
 
     @property
     def converts(self) -> bool:
         """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
         return self.backend.gives_tokens is True or self.backend.chat_only
 
-    def cost(
-        self,
-        input_tokens: int | None,
-        output_tokens: int | None,
-        cached_tokens: int | None = None,
-        written_tokens: int | None = None,
-        written_for_an_hour: int | None = None,
-    ) -> float | None:
+    def hide_keys(self, said: str) -> str:
+        """Return what the backend said without its keys."""
+        return self.hide_keys_in(said.encode("utf-8", "replace")).decode()
+
+    def hide_keys_in(self, said: bytes) -> bytes:
+        """Return bytes that the backend sent without its keys."""
+        for key in self.keys:
+            said = said.replace(key.encode(), b"***")
+        return said
+
+    def cost(self, tokens: TokenCounts) -> float | None:
         """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
 
         None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
-            priced = self.price_table or self.backend
-            return priced.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
+            return (self.price_table or self.backend).cost(tokens)
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
-        if (input_price and input_tokens is None) or (output_price and output_tokens is None):
+        if (input_price and tokens.input is None) or (output_price and tokens.output is None):
             return None
-        total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
+        left, written = tokens.input or 0, tokens.written or 0
+        total = left * input_price + (tokens.output or 0) * output_price
         written_price = input_price if self.written_price is None else self.written_price
         hour_price = written_price if self.written_for_an_hour_price is None else self.written_for_an_hour_price
         cached_price = input_price if self.cached_price is None else self.cached_price
-        left = input_tokens or 0  # each token has one price, whatever a backend counts
-        for_an_hour = min(written_for_an_hour or 0, written_tokens or 0)
-        for count, price in (
-            (cached_tokens, cached_price),
-            (for_an_hour, hour_price),
-            ((written_tokens or 0) - for_an_hour, written_price),
-        ):
-            taken = min(count or 0, left)
+        for_an_hour = min(tokens.written_for_an_hour or 0, written)
+        priced = ((tokens.cached or 0, cached_price), (for_an_hour, hour_price), (written - for_an_hour, written_price))
+        for count, price in priced:  # each token has one price, whatever a backend counts
+            taken = min(count, left)
             left -= taken
             total += taken * (price - input_price)
         return total
@@ -261,7 +262,7 @@ class Replicas:
     def _candidates(self, model: str | None) -> list[Replica]:
         if model is None:
             if not self._all:
-                raise Refused(503, "no_model", "the proxy has no model yet; it needs a model_list", retry_after=1.0)
+                raise unavailable("no_model", "the proxy has no model yet; it needs a model_list")
             return self._by_model[self._all[0].model_name]
         found = self._by_model.get(model)
         if found is None:

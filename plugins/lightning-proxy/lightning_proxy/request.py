@@ -77,14 +77,20 @@ class Refused(ProxyError):
         return found
 
 
+def unavailable(kind: str, message: str, *, retry_after: float = 1.0) -> Refused:
+    """Return the error of a call that may be answered in a moment."""
+    return Refused(503, kind, message, retry_after=retry_after)
+
+
+def invalid(message: str) -> Refused:
+    """Return the error of a request that is not as its API has it."""
+    return Refused(400, "invalid_request", message)
+
+
 def proxy_stopped() -> Refused:
     """Return the error of a request that is cut off because the proxy stops."""
-    return Refused(
-        503,
-        "proxy_stopped",
-        "the proxy was stopped before the answer came to its end; try again in a moment",
-        retry_after=1.0,
-    )
+    message = "the proxy was stopped before the answer came to its end; try again in a moment"
+    return unavailable("proxy_stopped", message)
 
 
 def openai_error(refused: Refused) -> dict[str, Any]:

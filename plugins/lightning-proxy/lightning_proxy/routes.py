@@ -16,7 +16,7 @@ from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.jsons import parse_object
 from lightning_proxy.reader import Caller
-from lightning_proxy.request import Refused, Request
+from lightning_proxy.request import Refused, Request, invalid
 from lightning_proxy.service import ProxyService
 
 REPORT_PATH = "/report"
@@ -105,11 +105,8 @@ async def _report(service: ProxyService, request: Request, caller: Caller) -> No
     """
     owner = caller.owner
     if owner is None:
-        raise Refused(
-            403,
-            "unattributed",
-            "the report belongs to no attempt: use the URL, or the key, that its agent was given",
-        )
+        message = "the report belongs to no attempt: use the URL, or the key, that its agent was given"
+        raise Refused(403, "unattributed", message)
     await service.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
     service.outbox.require_room()
     body = await request.read_body(_MAX_REPORT_BYTES)
@@ -145,13 +142,13 @@ async def _take(service: ProxyService, request: Request, what: str) -> Mapping[s
 
 def _update(service: ProxyService, model_list: Any) -> None:
     if not isinstance(model_list, list):
-        raise Refused(400, "invalid_request", "model_list is missing, or no list")
+        raise invalid("model_list is missing, or no list")
     if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
-        raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
+        raise invalid("a backend cannot be chosen over HTTP; litellm_params alone")
     try:
         service.update_model_list(model_list)
     except (ConfigError, RegistryError) as exc:
-        raise Refused(400, "invalid_request", str(exc)) from exc
+        raise invalid(str(exc)) from exc
 
 
 async def _fields(request: Request) -> dict[str, Any]:
@@ -168,7 +165,7 @@ _ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
+        raise invalid(f"{name} is {value!r}; it is a text")
     return value
 
 
@@ -177,5 +174,5 @@ def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
     if value is not None and (
         isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
     ):
-        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a number of seconds")
+        raise invalid(f"{name} is {value!r}; it is a number of seconds")
     return value

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import math
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from lightning_proxy.backend import (
     BackendRequest,
     BackendTimeout,
     BackendUnavailable,
+    TokenCounts,
     WholeAnswer,
 )
 from lightning_proxy.call import Call
@@ -28,6 +30,7 @@ from lightning_proxy.jsons import dump
 from lightning_proxy.models import Models
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
+from lightning_proxy.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -89,32 +92,20 @@ class Sender:
         models: Which model is asked when one gives no answer, and the parameters of each.
         limiter: Takes a call out of flight while it waits for another try.
         clock: The time.
-        retries: How often a call is tried again.
-        first_pause_seconds: The pause before the first time; later ones are longer.
+        settings: How often a call is tried again, and the pause before the first time; later ones are longer.
     """
 
-    def __init__(
-        self,
-        replicas: Replicas,
-        models: Models,
-        limiter: Limiter,
-        clock: Clock,
-        *,
-        retries: int,
-        first_pause_seconds: float,
-    ) -> None:
+    def __init__(self, replicas: Replicas, models: Models, limiter: Limiter, clock: Clock, settings: Settings) -> None:
         self.weight_version: str | None = None
         """The version of the weights that calls are sent to."""
         self._replicas = replicas
         self._models = models
         self._limiter = limiter
         self._clock = clock
-        self._retries = retries
-        self._first_pause_seconds = first_pause_seconds
-        self._dropped: set[str] = set()
-        """The tools that a warning told of."""
-        self._ignored: set[str] = set()
-        """The fields of requests, likewise."""
+        self._retries = settings.num_retries
+        self._first_pause_seconds = settings.first_retry_seconds
+        self._told: set[tuple[str, str]] = set()
+        """What a warning told of that calls go on without."""
 
     async def send(self, call: Call) -> Response:
         """Send a call until a model answers it, or there is none left to ask.
@@ -171,23 +162,9 @@ class Sender:
             conversion = dialect
         if conversion is not None and fields is not None:
             asked, route.dropped_tools = conversion.without_hosted_tools(fields)
-            for kind in set(route.dropped_tools) - self._dropped:
-                self._dropped.add(kind)
-                logger.warning(
-                    "lightning.tool_dropped type=%s model=%s: the agent offers a tool that a provider runs, and this "
-                    "model's engine has none; calls go on without it, and their spans say so",
-                    kind,
-                    replica.model_name,
-                )
             asked, route.ignored = conversion.without_hints(asked)
-            for name in set(route.ignored) - self._ignored:
-                self._ignored.add(name)
-                logger.warning(
-                    "lightning.parameter_ignored name=%s model=%s: chat, which this model's engine speaks, has no such "
-                    "field; calls go on without it, and their spans say so",
-                    name,
-                    replica.model_name,
-                )
+            self._tell("lightning.tool_dropped type", route.dropped_tools, replica, "a tool that a provider runs")
+            self._tell("lightning.parameter_ignored name", route.ignored, replica, "a field that chat does not have")
             # Once more, for an effort that is Anthropic's default, and so is left out.
             fields = self._models.with_params(route.target, CHAT, conversion.to_chat(asked))
             path, query, dialect = CHAT, "", DIALECTS[CHAT]
@@ -199,6 +176,14 @@ class Sender:
         headers = [(name, value) for name, value in request.headers.items() if name in passed]
         outgoing = BackendRequest(request.method, path, query, headers, body, fields, call.attempt_id)
         return outgoing, dialect, conversion
+
+    def _tell(self, event: str, names: Sequence[str], replica: Replica, what: str) -> None:
+        """Log once what the engine of a model does not have: calls go on without it, and their spans say so."""
+        for name in names:
+            if (event, name) not in self._told:
+                self._told.add((event, name))
+                without = "calls of this model's engine go on without it, and their spans say so"
+                logger.warning("%s=%s model=%s: the agent sends %s; %s", event, name, replica.model_name, what, without)
 
     async def _send_to_target(self, call: Call) -> Response:
         """Send a call until a backend of its model answers it, or another try would not help."""
@@ -307,12 +292,8 @@ class Sender:
         if 300 <= status < 400:
             await answer.aclose()
             # The agent would follow it past the proxy, to where nothing is recorded or counted.
-            raise Refused(
-                502,
-                "backend_redirects",
-                f"{replica.backend.address} answered {status}, which leads elsewhere; give the api_base that it leads "
-                "to",
-            )
+            message = f"{replica.backend.address} answered {status}, which leads elsewhere; give the api_base that it"
+            raise Refused(502, "backend_redirects", f"{message} leads to")
 
     def _wait_seconds(self, call: Call, failed: _TryAgain, tries: int) -> float | None:
         """Return how long to wait for another try at the same replica; None where there is to be none."""
@@ -349,7 +330,7 @@ def _count_abandoned(call: Call) -> None:
     tokens, _ = call.estimated_tokens()
     call.route.abandoned_tokens += tokens
     if call.route.replica is not None:
-        call.route.abandoned_cost += call.route.replica.cost(tokens, 0, None) or 0.0
+        call.route.abandoned_cost += call.route.replica.cost(TokenCounts(tokens, 0)) or 0.0
 
 
 def refusal_of(error: Exception) -> Refused:

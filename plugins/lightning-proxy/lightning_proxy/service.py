@@ -72,27 +72,12 @@ class ProxyService:
         """Whether callers need a key. Without one, only this machine may call."""
         self.attribution = Attribution(keys, header=settings.attribution_header)
         self.attempts = LiveAttempts(self._view, clock)
-        self.outbox = Outbox(
-            self._view, clock, max_spans=settings.max_unsent_spans, max_bytes=settings.max_unsent_bytes
-        )
-        self.limiter = Limiter(
-            clock,
-            max_calls=settings.max_concurrent_calls,
-            max_waiting=settings.max_waiting_calls,
-            queue_seconds=settings.queue_seconds,
-            pause_seconds=settings.pause_seconds,
-        )
+        self.outbox = Outbox(self._view, clock, settings)
+        self.limiter = Limiter(clock, settings)
         self.spending, self.usage = Spending(budget, settings.attempt_limits), UsageSoFar()
         self.replicas, self.models = Replicas(clock, self._retire), Models(settings.models)
         self.open_paths, self.responses = OpenPaths(settings.allow_paths), StoredResponses()
-        self.sender = Sender(
-            self.replicas,
-            self.models,
-            self.limiter,
-            clock,
-            retries=settings.num_retries,
-            first_pause_seconds=settings.first_retry_seconds,
-        )
+        self.sender = Sender(self.replicas, self.models, self.limiter, clock, settings)
 
     async def aclose(self, seconds: float) -> None:
         """Bring what calls recorded to the store, for so many seconds at most, and close all parts."""
@@ -138,12 +123,7 @@ class ProxyService:
         if end:
             self.attempts.end(owner)
             self.spending.end_attempt(owner)
-        await self.outbox.flush(
-            owner,
-            grace_seconds=self.settings.flush_grace_seconds,
-            timeout_seconds=self.settings.flush_seconds,
-            end=end,
-        )
+        await self.outbox.flush(owner, end=end)
 
     def status(self) -> dict[str, Any]:
         """Return how it stands."""

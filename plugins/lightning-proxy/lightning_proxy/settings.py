@@ -5,13 +5,24 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lightning_http.body import ConnectionLimits, Seconds
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, with_config
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from lightning_proxy.admit import AttemptLimits
 from lightning_proxy.models import ModelOptions
 
 Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Seconds; 0 for no wait."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+class AttemptLimits(TypedDict, total=False):
+    """What one attempt may use; as a budget has it."""
+
+    usd: PositiveFloat
+    tokens: PositiveInt
+    calls: PositiveInt
+    seconds: PositiveFloat
+    """From its first call on."""
 
 
 @dataclass(frozen=True)

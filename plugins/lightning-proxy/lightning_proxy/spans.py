@@ -17,7 +17,7 @@ from lightning_core.types.frozen import EMPTY, FrozenDict, construct
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
 from lightning_proxy.apis import Dialect
-from lightning_proxy.call import Call
+from lightning_proxy.call import Call, Outcome
 from lightning_proxy.jsons import replace_surrogates, text
 from lightning_proxy.owner import Owner
 
@@ -107,19 +107,10 @@ def span_of(call: Call, capture: Capture) -> Span:
 
 def bare_span_of(call: Call, error: Exception) -> Span:
     """Make the span of a call of which only this can be said: that it was made, and why it could not be recorded."""
-    assert call.dialect is not None
     message = f"the call could not be recorded: {type(error).__name__}; the proxy's log says why"
-    attributes = {
-        genai.OPERATION_NAME: call.dialect.operation,
-        "gen_ai.provider.name": call.dialect.provider,
-        HAS_TOKEN_IDS: False,
-        genai.ERROR_TYPE: "not_recorded",
-    }
-    if call.purpose is not None:
-        attributes[genai.PURPOSE] = call.purpose
-    if call.route.replica is not None:
-        attributes[genai.REQUEST_MODEL] = call.route.replica.model_name
-    return _span(call, attributes, TraceStatus(status_code="ERROR", description=message))
+    outcome = Outcome(error_kind="not_recorded", error=message, seconds=call.outcome.seconds)
+    bare = replace(call, outcome=outcome, route=replace(call.route, fields=None))
+    return span_of(bare, Capture(content=False, tokens=False))
 
 
 def attributes_of(

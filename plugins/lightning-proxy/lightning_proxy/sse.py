@@ -44,16 +44,15 @@ class EventReader:
     """Cuts what comes into events."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        """Of an event that has not ended; joined once, when it has."""
-        self._size = 0
-        self._has_return = False
-        """Whether the last piece ended with a carriage return: its line feed may be in the next one."""
+        self._rest = bytearray()
+        """Of an event that has not ended."""
+        self._had_return = False
+        """Whether the last piece ended with a carriage return: its line feed may begin the next one."""
 
     @property
     def is_between_events(self) -> bool:
         """Whether all that came is in events that have been returned."""
-        return not self._parts and not self._has_return
+        return not self._rest
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that are complete by now.
@@ -61,37 +60,26 @@ class EventReader:
         Raises:
             NoEventStream: When an event does not end.
         """
-        if self._has_return:
-            piece = b"\r" + piece
+        if self._had_return:
+            piece = piece.removeprefix(b"\n")
+        self._had_return = piece.endswith(b"\r")
         if b"\r" in piece:
-            self._has_return = piece.endswith(b"\r")
-            piece = piece[: -1 if self._has_return else None].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if self._parts:
-            ends = b"\n\n" in piece or (piece.startswith(b"\n") and self._parts[-1].endswith(b"\n"))
-            piece = self._joined(piece) if ends else self._kept(piece)
-        *whole, rest = piece.split(b"\n\n")
-        if rest:
-            self._kept(rest)
-        return [_event(raw) for raw in whole if raw]
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        unread = max(0, len(self._rest) - 1)
+        self._rest += piece
+        end = self._rest.rfind(b"\n\n", unread)
+        whole = bytes(self._rest[: max(0, end)])
+        if end >= 0:
+            del self._rest[: end + 2]
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise NoEventStream(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return [_event(raw) for raw in whole.split(b"\n\n") if raw.strip(b"\n")]
 
     def finish(self) -> list[ServerEvent]:
         """Return the event that was not ended by an empty line when the stream was; none where there is none."""
-        rest = self._joined(b"").strip(b"\n")
+        rest = bytes(self._rest).strip(b"\n")
+        self._rest.clear()
         return [_event(rest)] if rest else []
-
-    def _joined(self, piece: bytes) -> bytes:
-        whole = b"".join((*self._parts, piece))
-        self._parts, self._size = [], 0
-        return whole
-
-    def _kept(self, piece: bytes) -> bytes:
-        """Keep a piece of an event that has not ended, and return what is left to be read."""
-        if piece:
-            self._parts.append(piece)
-            self._size += len(piece)
-        if self._size > MAX_EVENT_BYTES:
-            raise NoEventStream(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        return b""
 
 
 def _event(raw: bytes) -> ServerEvent:

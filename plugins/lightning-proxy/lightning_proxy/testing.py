@@ -12,6 +12,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 from lightning_core.concurrency import Startable
+from lightning_proxy.apis import CONVERTIBLE, ConvertibleDialect
 
 Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never", "rejects_fields"]
 """How a call goes wrong: the connection is closed before the answer, in the middle of it, or as if all were well; what
@@ -19,15 +20,6 @@ comes is no JSON, or no events; nothing comes; fields that are not OpenAI's are 
 
 Reply = str | dict[str, Any]
 """What the assistant says: a text, or fields of its message, such as `tool_calls`."""
-
-
-# What vLLM 0.32 answers besides what tests look at.
-_MESSAGE: dict[str, Any] = {
-    "role": "assistant",
-    **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning")),
-}
-_USAGE_DETAILS: dict[str, Any] = dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"))
-_ENGINE_FIELDS: dict[str, Any] = dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "metrics"))
 
 
 @dataclass(slots=True)
@@ -96,8 +88,8 @@ class FakeEngine(Startable):
         app.router.add_post("/v1/chat/completions", self._call(self._chat))
         app.router.add_post("/v1/completions", self._call(self._completion))
         app.router.add_post("/v1/embeddings", self._call(self._embeddings))
-        app.router.add_post("/v1/responses", self._call(self._responses))
-        app.router.add_post("/v1/messages", self._call(self._messages))
+        for path in ("/responses", "/messages"):
+            app.router.add_post(f"/v1{path}", self._call(self._converted(CONVERTIBLE[path])))
         app.router.add_get("/v1/models", self._models)
         app.router.add_route("*", "/v1/{rest:.*}", self._echo)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -169,65 +161,49 @@ class FakeEngine(Startable):
     async def _chat(self, request: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
         prompt = tokens_of(render(fields["messages"]))
         choices = [self._next_reply() for _ in range(fields.get("n") or 1)]
-        identity = f"chatcmpl-{self._number}"
         if fields.get("stream"):
-            return await self._send(request, fields, self._chat_chunks(fields, identity, prompt, choices))
+            return await self._send(request, fields, self._chat_chunks(fields, prompt, choices))
         if self.hold is not None:
             await self.hold.wait()
-        answer = {
-            "id": identity,
+        return web.json_response(self._whole_chat(fields, prompt, choices))
+
+    def _whole_chat(
+        self, fields: dict[str, Any], prompt: list[int], choices: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {
+            **self._head(fields),
             "object": "chat.completion",
-            "created": 1,
-            "model": fields["model"],
             "choices": [
                 {
                     "index": index,
-                    "message": {**_MESSAGE, **reply},
+                    "message": {"role": "assistant", **reply},
                     "logprobs": self._logprobs(fields, _plain(reply)),
                     "finish_reason": _reason(reply),
-                    "stop_reason": None,
                     "token_ids": self._ids(fields, _plain(reply)),
-                    "routed_experts": None,
                 }
                 for index, reply in enumerate(choices)
             ],
-            "service_tier": None,
-            "system_fingerprint": "fake",
-            "usage": {**_usage(prompt, choices), **_USAGE_DETAILS},
-            "prompt_logprobs": None,
+            "usage": _usage(prompt, choices),
             "prompt_token_ids": prompt if fields.get("return_token_ids") else None,
-            "prompt_text": None,
-            **_ENGINE_FIELDS,
         }
-        return web.json_response(answer)
 
     async def _chat_chunks(
-        self, fields: dict[str, Any], identity: str, prompt: list[int], choices: list[dict[str, Any]]
+        self, fields: dict[str, Any], prompt: list[int], choices: Sequence[dict[str, Any]]
     ) -> AsyncIterator[dict[str, Any]]:
-        head = {"id": identity, "object": "chat.completion.chunk", "created": 1, "model": fields["model"]}
+        head = {**self._head(fields), "object": "chat.completion.chunk"}
+        ids = {"prompt_token_ids": prompt} if fields.get("return_token_ids") else {}
         for index, _ in enumerate(choices):
-            first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            ids = {"prompt_token_ids": prompt, "prompt_text": None} if fields.get("return_token_ids") else {}
-            yield {**head, "choices": [{**first, "logprobs": None}], **ids}
+            yield {**head, "choices": [_chunk(index, {"role": "assistant", "content": ""})], **ids}
         for index, reply in enumerate(choices):
             for delta, text in _deltas(reply):
-                yield {
-                    **head,
-                    "choices": [
-                        {
-                            "index": index,
-                            "delta": delta,
-                            "logprobs": self._logprobs(fields, text),
-                            "finish_reason": None,
-                            "token_ids": self._ids(fields, text),
-                        }
-                    ],
-                }
-            last = {"index": index, "delta": {"content": ""}, "logprobs": None, "finish_reason": _reason(reply)}
-            last |= {"stop_reason": None, "token_ids": [] if fields.get("return_token_ids") else None}
-            yield {**head, "choices": [last]}
+                tokens = {"logprobs": self._logprobs(fields, text), "token_ids": self._ids(fields, text)}
+                yield {**head, "choices": [_chunk(index, delta) | tokens]}
+            yield {**head, "choices": [_chunk(index, {"content": ""}) | {"finish_reason": _reason(reply)}]}
         if (fields.get("stream_options") or {}).get("include_usage"):
             yield {**head, "choices": [], "usage": _usage(prompt, choices)}
+
+    def _head(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self._number}", "created": 1, "model": fields["model"]}
 
     def _ids(self, fields: dict[str, Any], text: str) -> list[int] | None:
         return tokens_of(text) if fields.get("return_token_ids") else None
@@ -235,8 +211,8 @@ class FakeEngine(Startable):
     def _logprobs(self, fields: dict[str, Any], text: str) -> dict[str, Any] | None:
         if not fields.get("logprobs"):
             return None
-        content = [
-            {"token": character, "logprob": -ord(character) / 1000, "bytes": [ord(character) % 256], "top_logprobs": []}
+        content: list[dict[str, Any]] = [
+            {"token": character, "logprob": -ord(character) / 1000, "bytes": None, "top_logprobs": []}
             for character in text
         ]
         return {"content": content}
@@ -288,38 +264,30 @@ class FakeEngine(Startable):
         whole = str(self._next_reply()["content"])
         text = whole[: min(fields.get("max_tokens") or 16, self.max_model_len - len(prompt))]
         reason = "stop" if text == whole else "length"
-        head = {"id": f"cmpl-{self._number}", "object": "text_completion", "created": 1, "model": fields["model"]}
+        head = {**self._head(fields), "object": "text_completion"}
         asked = fields.get("return_token_ids")
 
         def choice(text: str, reason: str | None, prompt: list[int] | None) -> dict[str, Any]:
-            logprobs = None
-            if fields.get("logprobs") is not None:
-                values = [-ord(character) / 1000 for character in text]
-                top = [{character: value} for character, value in zip(text, values, strict=True)]
-                logprobs = {"text_offset": [*range(len(text))], "token_logprobs": values, "tokens": list(text)}
-                logprobs["top_logprobs"] = top
+            values = [-ord(character) / 1000 for character in text]
             return {
                 "index": 0,
                 "text": text,
-                "logprobs": logprobs,
+                "logprobs": None if fields.get("logprobs") is None else {"token_logprobs": values},
                 "finish_reason": reason,
-                "stop_reason": None,
                 "token_ids": tokens_of(text) if asked else None,
                 "prompt_token_ids": prompt if asked else None,
             }
 
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(text), "total_tokens": len(prompt) + len(text)}
         if not fields.get("stream"):
-            answered = {**choice(text, reason, prompt), "prompt_logprobs": None, "routed_experts": None}
-            told = {"service_tier": None, "system_fingerprint": "fake", "usage": {**usage, **_USAGE_DETAILS}}
-            return web.json_response({**head, "choices": [answered], **told, **_ENGINE_FIELDS})
+            return web.json_response({**head, "choices": [choice(text, reason, prompt)], "usage": usage})
 
         async def chunks() -> AsyncIterator[dict[str, Any]]:
             for place, character in enumerate(text):
                 ended = reason if place + 1 == len(text) else None
                 yield {**head, "choices": [choice(character, ended, None if place else prompt)]}
             if (fields.get("stream_options") or {}).get("include_usage"):
-                yield {**head, "choices": [], "usage": usage, "system_fingerprint": "fake"}
+                yield {**head, "choices": [], "usage": usage}
 
         return await self._send(request, fields, chunks())
 
@@ -328,62 +296,21 @@ class FakeEngine(Startable):
         usage = {"prompt_tokens": len(str(fields["input"])), "total_tokens": len(str(fields["input"]))}
         return web.json_response({"object": "list", "data": data, "model": fields["model"], "usage": usage})
 
-    async def _responses(self, request: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
-        text = str(self._next_reply()["content"])
-        part = {"type": "output_text", "text": text, "annotations": []}
-        whole: dict[str, Any] = {
-            "id": f"resp_{self._number}",
-            "object": "response",
-            "created_at": 1,
-            "status": "completed",
-            "model": fields["model"],
-            "output": [
-                {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
-            ],
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
-            "usage": {"input_tokens": 7, "output_tokens": len(text), "total_tokens": 7 + len(text)},
-        }
-        if not fields.get("stream"):
-            return web.json_response(whole)
-        events: list[dict[str, Any]] = [
-            {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}},
-            *({"type": "response.output_text.delta", "delta": character} for character in text),
-            {"type": "response.completed", "response": whole},
-        ]
-        return await self._send_named(request, events)
+    def _converted(self, dialect: ConvertibleDialect) -> Callable[[web.Request, dict[str, Any]], Any]:
+        """Return what answers by another API: what chat would answer, in its form."""
 
-    async def _messages(self, request: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
-        reply = self._next_reply()
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": reply["content"]}] if reply["content"] else []
-        for call in reply.get("tool_calls", ()):
-            given = json.loads(call["function"]["arguments"])
-            blocks.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": given})
-        reason = "tool_use" if reply.get("tool_calls") else "end_turn"
-        head = {"id": f"msg_{self._number}", "type": "message", "role": "assistant", "model": fields["model"]}
-        usage = {"input_tokens": 9, "output_tokens": 4}
-        if not fields.get("stream"):
-            return web.json_response({**head, "content": blocks, "stop_reason": reason, "usage": usage})
-        events: list[dict[str, Any]] = [
-            {"type": "message_start", "message": {**head, "content": [], "usage": {"input_tokens": 9}}}
-        ]
-        for index, block in enumerate(blocks):
-            if block["type"] == "text":
-                begun: dict[str, Any] = {"type": "text", "text": ""}
-                name, text = "text", block["text"]
-            else:
-                begun = {**block, "input": {}}
-                name, text = "partial_json", json.dumps(block["input"])
-            events.append({"type": "content_block_start", "index": index, "content_block": begun})
-            kind = "text_delta" if name == "text" else "input_json_delta"
-            for piece in (text[:3], text[3:]):
-                delta = {"type": kind, name: piece}
-                events.append({"type": "content_block_delta", "index": index, "delta": delta})
-            events.append({"type": "content_block_stop", "index": index})
-        events.append({"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 4}})
-        events.append({"type": "message_stop"})
-        return await self._send_named(request, events)
+        async def answer(request: web.Request, fields: dict[str, Any]) -> web.StreamResponse:
+            asked = {**fields, "stream_options": {"include_usage": True}}
+            prompt, replies = tokens_of(str(fields.get("input") or fields.get("messages"))), [self._next_reply()]
+            made = dialect.stream(fields)
+            if not fields.get("stream"):
+                made.take(self._whole_chat(asked, prompt, replies))
+                return web.json_response(made.answer())
+            chunks = self._chat_chunks(asked, prompt, replies)
+            events = [event async for chunk in chunks for event in made.feed(chunk)]
+            return await self._send_named(request, [*events, *made.finish()])
+
+        return answer
 
     async def _send_named(self, request: web.Request, events: Sequence[dict[str, Any]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -428,6 +355,10 @@ def _deltas(reply: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     return [*pieces[:-1], (last[0], _plain(reply))]
 
 
-def _usage(prompt: list[int], choices: list[dict[str, Any]]) -> dict[str, int]:
+def _chunk(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+def _usage(prompt: list[int], choices: Sequence[dict[str, Any]]) -> dict[str, int]:
     answered = sum(len(_plain(choice)) for choice in choices)
     return {"prompt_tokens": len(prompt), "completion_tokens": answered, "total_tokens": len(prompt) + answered}

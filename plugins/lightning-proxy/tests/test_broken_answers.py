@@ -1,10 +1,10 @@
 """An answer that is none is an error: one that clients raise, and one of the call's record."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
@@ -153,12 +153,6 @@ async def test_an_answer_that_is_none_is_an_error(agent: Agent, engine: FakeEngi
         await assert_broke(agent, "backend_garbage")
 
 
-@pytest.fixture
-async def client(agent: Agent) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none") as client:
-        yield client
-
-
 CHAT_ENDS = b'data: {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
 ASKED: dict[str, Any] = {"/messages": {"messages": SAID["messages"], "max_tokens": 9}, "/responses": {"input": "hi"}}
 DONE = b"data: [DONE]\n\n"
@@ -186,3 +180,94 @@ async def test_a_converted_stream_without_a_finish_reason_is_an_error(
     assert "Par" in text
     assert "without a finish reason" in last_event(text)[1]["error"]["message"]
     await assert_broke(agent)
+
+
+class Endless(FakeEngine):
+    """Answers until its client goes away."""
+
+    status = 200
+    piece = b"x" * 10_000
+    content_type = "application/json"
+    pause_seconds = 0.0
+
+    async def _fail(self, request: web.Request, fields: object, fault: object) -> web.StreamResponse | None:
+        response = web.StreamResponse(status=self.status, headers={"content-type": self.content_type})
+        await response.prepare(request)
+        while True:
+            await response.write(self.piece)
+            await asyncio.sleep(self.pause_seconds)
+
+
+@pytest.fixture
+async def endless() -> AsyncIterator[Endless]:
+    async with Endless() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_an_answer_over_the_limit_is_broken_off(serve: Serve, endless: Endless, status: int) -> None:
+    endless.status = status
+    agent = await serve(endless, params={"max_answer_bytes": 100_000})
+    async with agent.chat() as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (502, "backend_broke")
+    assert "more than 100000 bytes; max_answer_bytes sets the limit" in answer["error"]["message"]
+    await asyncio.wait_for(endless.cancelled.wait(), 20)
+    assert len(endless.received) == 1
+
+
+async def test_a_stream_of_comments_is_one_that_does_not_go_on(serve: Serve, endless: Endless) -> None:
+    endless.content_type, endless.piece, endless.pause_seconds = "text/event-stream", b": wait\n\n", 0.02
+    agent = await serve(endless, params={"stream_timeout": 0.2})
+    async with agent.chat(stream=True) as response:
+        text = await response.text()
+    assert "backend_timeout" in text
+    assert "did not go on with its answer within 0.2 s" in text
+
+
+INVALID = [{"loc": ["body", "messages"], "msg": "Field required", "type": "missing"}]
+
+
+def error_with(engine: FakeEngine, status: int, kind: str, body: str) -> None:
+    """Let the next answers be this error."""
+
+    async def answer(*_: Any) -> web.Response:
+        return web.Response(status=status, text=body, content_type=kind, headers={"x-request-id": "req-1"})
+
+    engine._fail = answer  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "words"),
+    [
+        (500, "text/plain", "CUDA out of memory\n", "CUDA out of memory"),
+        (422, "application/json", json.dumps({"detail": "too many images"}), "too many images"),
+        (422, "application/json", json.dumps({"detail": INVALID}), json.dumps(INVALID, separators=(",", ":"))),
+        (400, "application/json", json.dumps({"object": "error", "message": "too long"}), "too long"),
+        (503, "text/html", "<h1>bad gateway</h1>", "<h1>bad gateway</h1>"),
+        (403, "application/json", json.dumps("forbidden"), '"forbidden"'),
+    ],
+)
+async def test_an_error_without_the_apis_form_keeps_its_words(
+    serve: Serve, engine: FakeEngine, status: int, kind: str, body: str, words: str
+) -> None:
+    agent = await serve(num_retries=0)
+    error_with(engine, status, kind, body)
+    async with agent.chat() as response:
+        answered = await response.json()
+    assert (response.status, response.headers["x-request-id"]) == (status, "req-1")
+    assert answered["error"]["message"] == words
+    async with agent.post("/messages", messages=[], max_tokens=1) as response:
+        in_anthropics = await response.json()
+    assert (response.status, in_anthropics["type"]) == (status, "error")
+    assert in_anthropics["error"]["message"].startswith(words)
+    for span in await agent.spans():
+        assert span.status.description == words
+        assert span.attributes["error.type"] == str(status)
+
+
+async def test_an_error_without_words_says_where_it_comes_from(agent: Agent, engine: FakeEngine) -> None:
+    error_with(engine, 500, "text/plain", "")
+    async with agent.chat() as response:
+        assert "127.0.0.1" in (await response.json())["error"]["message"]
+    assert "answered 500 without a word" in str((await agent.span()).status.description)

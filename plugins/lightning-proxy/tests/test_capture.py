@@ -7,7 +7,7 @@ import pytest
 from lightning_proxy.apis import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 from lightning_proxy.testing import FakeEngine, render, tokens_of
-from proxy_fixtures import Agent, MakeProxy, Serve, status_of
+from proxy_fixtures import Agent, Serve, status_of
 
 from lightning_core.adapter import (
     TracerTraceToTriplet,
@@ -17,7 +17,7 @@ from lightning_core.adapter import (
     read_usage,
 )
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import AttemptedRollout, Span
+from lightning_core.types import Span
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1,"b":2}'}}
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
@@ -184,26 +184,6 @@ async def test_a_call_carries_the_version_of_the_weights_and_its_price(serve: Se
     assert read_usage([span]).cost == 7 * 0.5 + 2 * 2.0
 
 
-@both_ways
-async def test_tokens_of_anthropics_cache_count(
-    make_proxy: Any, attempt: AttemptedRollout, http: Any, stream: bool
-) -> None:
-    cache = {"cache_read_input_tokens": 50_000, "cache_creation_input_tokens": 1000}
-    dialect = DIALECTS["/messages"]
-    if stream:
-        assembler = Assembler(dialect)
-        for fields in (
-            {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 1, **cache}}},
-            {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 4, "output_tokens": 9}},
-            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 10}},
-        ):
-            assembler.feed(ServerEvent(b"", "", b""), fields)
-        answer = assembler.answer()
-    else:
-        answer = dialect.read({"content": [], "usage": {"input_tokens": 4, "output_tokens": 10, **cache}})
-    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (51_004, 10, 50_000)
-
-
 FUNCTION_CALL = {"name": "add", "arguments": '{"a": 1,"b":2}'}
 AS_PART = {"type": "tool_call", "id": None, **FUNCTION_CALL}
 
@@ -278,14 +258,3 @@ async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
     assert span.status.description == "the call could not be recorded: RuntimeError; the proxy's log says why"
     assert "lightning.call_not_recorded" in caplog.text
     assert "what is this?" in caplog.text
-
-
-@pytest.mark.parametrize(("path", "operation"), [("/chat/completions", "chat"), ("/completions", "text_completion")])
-async def test_a_call_of_which_nobody_says_the_model_is_named_by_its_operation(
-    make_proxy: MakeProxy, attempt: AttemptedRollout, http: Any, path: str, operation: str
-) -> None:
-    agent = Agent(http, await make_proxy(), attempt)  # no model to go to
-    assert await status_of(agent.post(path, model=None, messages=[USER])) == 503
-    span = await agent.span()
-    assert span.name == operation
-    assert "gen_ai.request.model" not in span.attributes

@@ -2,19 +2,18 @@
 
 import asyncio
 import json
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, held, status_of
+from proxy_fixtures import Agent, Serve, held, status_of
 
 from lightning_core.adapter import TraceToTrajectories
-from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
-
-PATIENT = {"connect_timeout": 60.0}  # a thousand connections at once, on a busy machine
 
 
 @pytest.mark.parametrize(
@@ -158,37 +157,6 @@ async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(
         assert "has ended" in (await refused.json())["error"]["message"]
 
 
-@pytest.mark.slow
-async def test_a_thousand_streams_are_open_at_once(
-    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
-) -> None:
-    proxy = await make_proxy(engine, params=PATIENT)
-    rollout = await store.start_rollout({})
-    engine.hold = asyncio.Event()
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=100)) as http:
-        agent = Agent(http, proxy, rollout)
-        firsts = 0
-        all_begun = asyncio.Event()
-
-        async def one() -> bytes:
-            nonlocal firsts
-            async with agent.chat(stream=True) as response:
-                await response.content.readuntil(b"\n\n")
-                firsts += 1
-                if firsts == 1000:
-                    all_begun.set()
-                rest: bytes = await response.content.read()
-                return rest
-
-        streams = [asyncio.create_task(one()) for _ in range(1000)]
-        await asyncio.wait_for(all_begun.wait(), 60)
-        assert engine.open_calls == 1000
-        engine.hold.set()
-        assert all(rest.endswith(b"data: [DONE]\n\n") for rest in await asyncio.gather(*streams))
-        assert len(await agent.spans()) == 1000
-
-
 async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_limit(
     serve: Serve, engine: FakeEngine
 ) -> None:
@@ -202,3 +170,48 @@ async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_lim
     slow.close()
     spans = await agent.spans()
     assert [span.status.status_code for span in spans] == ["ERROR", *["OK"] * 5]
+
+
+PATHS = {"/chat/completions": {"messages": [{"role": "user", "content": "hi"}]}, "/completions": {"prompt": "hi"}}
+
+
+def held_after(engine: FakeEngine, finished: int) -> None:
+    """Let the engine say no more of a stream after so many finish reasons, until the agent is gone."""
+    send = engine._send
+
+    async def held(request: Any, fields: Any, chunks: AsyncIterator[dict[str, Any]]) -> Any:
+        async def until_finished() -> AsyncIterator[dict[str, Any]]:
+            left = finished
+            async for chunk in chunks:
+                yield chunk
+                left -= any(choice["finish_reason"] for choice in chunk["choices"])
+                if not left:
+                    await asyncio.Event().wait()
+
+        return await send(request, fields, until_finished())
+
+    engine._send = held  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("vllm")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("asks_for_all", [False, True])
+async def test_a_stream_that_is_closed_at_the_finish_reason_is_a_call_to_learn_from(
+    agent: Agent, engine: FakeEngine, path: str, asks_for_all: bool
+) -> None:
+    held_after(engine, 1)
+    # With all of these the bytes of the engine pass as they are.
+    every = {"return_token_ids": True, "logprobs": 1, "stream_options": {"include_usage": True}}
+    async with agent.post(path, stream=True, **PATHS[path], **(every if asks_for_all else {})) as response:
+        while not re.search(rb'"finish_reason": ?"stop"', await response.content.readuntil(b"\n\n")):
+            continue
+        response.close()
+    await asyncio.wait_for(engine.cancelled.wait(), 20)
+    span = await agent.span()
+    assert span.status.status_code == "OK"
+    assert "error.type" not in span.attributes
+    assert span.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert span.attributes["response_token_ids"] == [111, 107]
+    assert len(TraceToTrajectories().adapt([span]).rows) == 1
+    status = await agent.proxy.status()
+    assert (status["failed"], status["hung_up"]) == (0, 0)

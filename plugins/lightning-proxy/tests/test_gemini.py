@@ -131,6 +131,7 @@ def test_a_conversation_with_tools_is_the_messages_of_chat() -> None:
         ({"generationConfig": {"responseLogprobs": True}}, "generationConfig.responseLogprobs is none of the fields"),
         ({"generationConfig": {"responseMimeType": "text/x.enum"}}, "is 'text/x.enum'"),
         ({"toolConfig": calling("SOME")}, "mode is 'SOME'; it is one of AUTO"),
+        ({"action": "streamGenerateContent"}, r"add \?alt=sse"),
     ],
 )
 def test_what_chat_cannot_say_is_refused_by_its_name(fields: Fields, message: str) -> None:
@@ -208,13 +209,6 @@ async def test_it_is_recorded_with_tokens_and_with_what_was_ignored(converted: A
 async def test_any_backend_answers_it_by_chat(agent: Agent, engine: FakeEngine) -> None:
     assert await status_of(post(agent)) == 200
     assert engine.received[0].path == "/v1/chat/completions"
-
-
-@pytest.mark.parametrize("query", ["", "?alt=json"])
-async def test_a_stream_without_events_is_a_list(converted: Agent, query: str) -> None:
-    async with post(converted, f"/models/small:streamGenerateContent{query}") as response:
-        (answer,) = await response.json()
-    assert answer["candidates"][0]["finishReason"] == "STOP"
 
 
 async def test_tokens_are_not_counted_and_models_are_listed(converted: Agent) -> None:

@@ -16,21 +16,11 @@ from lightning_core.registry import default_registry
         ("port", "abc", "it has to be a whole number"),
         ("port", 70000, "it has to be 65535 or less"),
         ("host", 5, "it has to be a text"),
-        ("key", 5, "it has to be a text"),
-        ("public_url", 5, "it has to be a text"),
         ("allow_unattributed", "no", "it has to be true or false"),
-        ("capture_tokens", 1, "it has to be true or false"),
-        ("attribution_header", True, "it has to be a text"),
-        ("num_retries", "many", "it has to be a whole number"),
         ("num_retries", 1.5, "it has to be a whole number"),
-        ("max_concurrent_calls", "lots", "it has to be a whole number"),
         ("max_concurrent_calls", 0, "it has to be more than 0"),
-        ("max_body_bytes", 0, "it has to be more than 0"),
-        ("queue_seconds", -1, "it has to be 0 or more"),
         ("pause_seconds", -3, "it has to be 0 or more"),
-        ("pause_seconds", None, "it has to be a number"),
         ("pause_seconds", float("nan"), "it has to be a finite number"),
-        ("stall_seconds", 0, "it has to be more than 0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) -> None:
@@ -41,19 +31,11 @@ def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) 
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("timeout", "soon", "it has to be a number"),
-        ("timeout", -1, "it has to be more than 0"),
         ("timeout", 0, "it has to be more than 0"),
         ("stream_timeout", "soon", "it has to be a number"),
-        ("connect_timeout", None, "it has to be a number"),
-        ("max_connections", 0, "it has to be more than 0"),
-        ("max_answer_bytes", 0, "it has to be more than 0"),
         ("max_connections", 2.5, "it has to be a whole number"),
-        ("return_token_ids", "yes", "it has to be true or false"),
-        ("headers", ["x"], "it has to be a mapping"),
         ("headers", {"x": 5}, "it has to be a text"),
         ("api_key", 5, "it has to be a text"),
-        ("api_base", 5, "it has to be a text"),
     ],
 )
 def test_a_wrong_value_of_a_backend_names_its_entry(option: str, value: Any, wanted: str) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, status_of
 from yarl import URL
 
-from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError
 from lightning_core.types import AttemptedRollout
 
@@ -23,6 +24,8 @@ CLOSED = [
     ("GET", "/messages"),
     ("POST", "/responses/compact"),
     ("GET", "/responses"),
+    ("GET", "/responses/resp_1"),
+    ("DELETE", "/responses/resp_1"),
     ("POST", "/realtime/client_secrets"),
     ("POST", "/videos"),
     ("POST", "/audio/speech"),
@@ -102,33 +105,6 @@ async def respond(agent: Agent, **fields: Any) -> str:
         return text.partition('"id": "')[2].partition('"')[0]
 
 
-OF_RESPONSE = [
-    ("GET", "/responses/{}"),
-    ("GET", "/responses/{}/input_items"),
-    ("POST", "/responses/{}/cancel"),
-    ("DELETE", "/responses/{}"),
-]
-
-
-@pytest.mark.parametrize(("method", "path"), OF_RESPONSE)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_what_an_attempt_stored_is_its_own_and_is_free(
-    serve: Serve, http: Any, engine: FakeEngine, method: str, path: str, stream: bool
-) -> None:
-    budget = Budget(calls=1)
-    agent = await serve(budget=budget)
-    response_id = await respond(agent, stream=stream)
-    before = (budget.used["calls"], budget.unpriced_calls)
-    assert await status_of(http.request(method, f"{agent.base}{path.format(response_id)}?include=x")) == 201
-    assert engine.received[-1].path == f"/v1{path.format(response_id)}?include=x"
-    assert (budget.used["calls"], budget.unpriced_calls) == before
-
-    assert agent.proxy.store is not None
-    other = Agent(http, agent.proxy, await agent.proxy.store.start_rollout({}))
-    assert await refusal(http.request(method, f"{other.base}{path.format(response_id)}")) == (404, "response_not_found")
-    assert len(engine.received) == 2
-
-
 async def test_an_attempt_goes_on_from_its_own_response_alone(serve: Serve, http: Any, engine: FakeEngine) -> None:
     agent = await serve()
     response_id = await respond(agent)
@@ -155,40 +131,21 @@ async def test_what_would_be_fetched_later_or_belongs_to_the_account_is_refused(
     await respond(opened, **fields)
 
 
-async def test_of_two_models_a_stored_response_is_asked_of_the_backend_that_has_it(
+async def test_a_backend_that_left_the_model_list_is_not_asked_for_its_responses(
     http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
     async with FakeEngine() as second:
         entries = [model(engine, "small", api_key="one"), model(second, "large", api_key="two")]
         proxy = await make_proxy(model_list=entries)
         agent = Agent(http, proxy, attempt)
-        response_id = await respond(agent, model="large")
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
+        first = await respond(agent, model="large")
         proxy.update_model_list(entries[1:])
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 201
+        second_id = await respond(agent, model="large", previous_response_id=first)
         proxy.update_model_list(entries[:1])
-        assert await status_of(http.get(f"{agent.base}/responses/{response_id}")) == 404
-        assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 3
+        call = agent.post("/responses", input="hi", previous_response_id=second_id)
+        assert await refusal(call) == (400, "previous_response_not_found")
+        assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 2
     assert engine.received == []
-
-
-async def test_a_backend_that_leaves_the_model_list_meanwhile_is_not_asked(
-    serve: Serve, http: Any, engine: FakeEngine
-) -> None:
-    agent = await serve()
-    response_id = await respond(agent)
-
-    async def body() -> AsyncIterator[bytes]:
-        yield b"{"
-        async with agent.chat():  # which the proxy has read after the head of this call
-            agent.proxy.update_model_list([])
-        yield b"}"
-
-    assert await refusal(http.post(f"{agent.base}/responses/{response_id}/cancel", data=body())) == (
-        404,
-        "response_not_found",
-    )
-    assert len(engine.received) == 2
 
 
 async def test_of_two_replicas_a_conversation_goes_on_at_that_which_has_it(
@@ -223,4 +180,43 @@ async def test_a_call_that_names_no_model_is_refused_where_there_are_several(
             assert await refusal(http.post(f"{agent.base}/audio/transcriptions", data=data)) == (400, "no_model")
         assert await status_of(agent.post("/audio/speech", model="large")) == 201
         assert len(second.received) == 1
+    assert engine.received == []
+
+
+@pytest.fixture
+async def moved(engine: FakeEngine) -> AsyncIterator[FakeEngine]:
+    """A server that leads everything to the engine."""
+
+    async def lead(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"location": f"{engine.url.removesuffix('/v1')}{request.path}"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", lead)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = FakeEngine()
+    server.port = runner.addresses[0][1]
+    yield server
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/chat/completions/", "/rerank", "/score/"])
+async def test_a_backend_that_redirects_is_an_error_and_never_the_agents_way_to_it(
+    serve: Serve, engine: FakeEngine, moved: FakeEngine, path: str
+) -> None:
+    agent = await serve(moved, allow_paths=["rerank", "score"])
+    async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (502, "backend_redirects")
+    assert "api_base" in answer["error"]["message"]
+    assert "location" not in response.headers
+    assert engine.received == []
+
+
+@pytest.mark.parametrize("path", ["/../metrics", "/%2e%2e/sleep", "/x/%2E./%2e%2e/metrics", "/./chat/completions"])
+async def test_a_path_that_goes_up_is_refused(
+    http: aiohttp.ClientSession, agent: Agent, engine: FakeEngine, path: str
+) -> None:
+    assert await status_of(http.post(URL(f"{agent.base}{path}", encoded=True), json={"model": "small"})) == 404
     assert engine.received == []

@@ -1,5 +1,6 @@
 """Who tries a call again: the proxy after a short wait, and the client, which tells of itself, after a longer one."""
 
+import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -8,8 +9,9 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import web
+from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, refusal, status_of
 
 from lightning_core.testing import FakeClock
 from lightning_core.types import AttemptedRollout
@@ -112,3 +114,92 @@ async def test_a_server_that_has_been_down_for_a_while_is_tried_once_a_call(
         await engine.stop()
     tries = [span.attributes.get("agentlightning.tries", 1) for span in await agent.spans()]
     assert tries == [3, 1, 1, 3, 1, 1]
+
+
+async def test_a_backend_that_dies_with_the_whole_request_does_not_get_it_again(
+    agent: Agent, engine: FakeEngine
+) -> None:
+    engine.faults = ["dies"]
+    async with agent.chat() as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (502, "backend_broke")
+    assert "closed the connection before it answered" in answer["error"]["message"]
+    assert len(engine.received) == 1
+
+
+async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle(
+    serve: Serve, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_backend, "_AT_ONCE_SECONDS", 10.0)  # however slow the machine is
+    agent = await serve(first_retry_seconds=0.001)
+    async with agent.chat() as response:
+        await response.read()
+    engine.faults = ["dies"]
+    assert await status_of(agent.chat()) == 200
+
+
+async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_work(
+    serve: Serve, engine: FakeEngine
+) -> None:
+    agent = await serve(first_retry_seconds=0.001)
+    async with agent.chat() as response:
+        await response.read()
+    real = engine._fail
+
+    async def work(request: Any, fields: Any, fault: Any) -> Any:
+        await asyncio.sleep(0.06)
+        return await real(request, fields, fault)
+
+    engine._fail = work  # type: ignore[method-assign]
+    engine.faults, engine.received = ["dies"], []
+    assert await refusal(agent.chat()) == (502, "backend_broke")
+    assert len(engine.received) == 1
+
+
+async def test_a_call_without_a_model_is_recorded_with_that_which_answered(agent: Agent, engine: FakeEngine) -> None:
+    assert await status_of(agent.chat(model=None)) == 200
+    assert engine.received[0].fields["model"] == "small"
+    span = await agent.span()
+    assert (span.name, span.attributes["gen_ai.request.model"]) == ("chat small", "small")
+
+
+@pytest.mark.parametrize("model", [5, True, ["small"], {"name": "small"}])
+async def test_a_model_that_is_no_name_is_refused(agent: Agent, engine: FakeEngine, model: Any) -> None:
+    async with agent.chat(model=model) as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (400, "invalid_request")
+    assert "model" in answer["error"]["message"]
+    assert engine.received == []
+
+
+@pytest.mark.parametrize("num_retries", [0, 2])
+async def test_the_url_is_in_the_answer_and_once_in_the_log(
+    serve: Serve, engine: FakeEngine, caplog: pytest.LogCaptureFixture, num_retries: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = FakeClock()
+    agent = await serve(num_retries=num_retries, first_retry_seconds=0, clock=clock)
+    for _ in range(2):
+        await engine.stop()
+        for _ in range(3):
+            async with agent.chat() as response:
+                assert response.status == 503
+                assert f"{engine.url} cannot be reached" in (await response.json())["error"]["message"]
+            await clock.advance(60)  # the next call tries it again
+        await engine.start()
+        assert await status_of(agent.chat()) == 200
+    logged = [each for each in caplog.records if each.name.startswith(("lightning", "stamina"))]
+    said = [(each.levelname, each.message.split()[0], engine.url in each.message) for each in logged]
+    outage = [("WARNING", "lightning.backend_down", True), ("INFO", "lightning.backend_back", False)]
+    assert said == outage * 2
+
+
+async def test_no_key_in_the_url_is_told(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeEngine() as engine:
+        base = engine.url.replace("//", "//user:hunter2-secret@")
+    entry = {"model_name": "small", "litellm_params": {"model": "openai/small", "api_base": base}}
+    agent = await serve(model_list=[entry], num_retries=0)
+    async with agent.chat() as response:
+        told = (await response.json())["error"]["message"]
+    assert engine.url in told
+    assert "hunter2" not in told + caplog.text

@@ -3,20 +3,24 @@
 import asyncio
 import io
 import json
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, model, status_of
 from yarl import URL
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import ProxyLLM
+from lightning_core.types import AttemptedRollout, ProxyLLM
 
 
 async def events_of(response: aiohttp.ClientResponse) -> list[dict[str, Any]]:
@@ -95,17 +99,6 @@ async def test_a_backend_that_refuses_to_give_tokens_is_asked_without(agent: Age
     assert (await agent.spans())[0].attributes["agentlightning.has_token_ids"] is False
 
 
-async def test_completions_embeddings_responses_and_messages_are_served(agent: Agent) -> None:
-    async with agent.post("/completions", prompt="abc") as response:
-        assert (await response.json())["choices"][0]["text"] == "ok"
-    async with agent.post("/embeddings", input="abc") as response:
-        assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
-    async with agent.post("/responses", input="abc") as response:
-        assert (await response.json())["output"][0]["content"][0]["text"] == "ok"
-    async with agent.post("/messages", messages=[{"role": "user", "content": "abc"}], max_tokens=5) as response:
-        assert (await response.json())["content"] == [{"type": "text", "text": "ok"}]
-
-
 async def test_what_the_option_opens_passes_through_untouched(
     serve: Serve, http: aiohttp.ClientSession, engine: FakeEngine
 ) -> None:
@@ -115,14 +108,6 @@ async def test_what_the_option_opens_passes_through_untouched(
         assert await response.read() == b"\x00\xff"
         assert response.headers["content-type"] == "application/octet-stream"
     assert engine.received[0].path == "/v1/audio/speech%20x?voice=a%2Fb"
-
-
-async def test_the_models_are_those_of_the_list(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
-    proxy = await make_proxy(engine)
-    async with http.get(f"{proxy.url}/v1/models") as response:
-        assert [entry["id"] for entry in (await response.json())["data"]] == ["small"]
-    assert await status_of(http.get(f"{proxy.url}/v1/models/other")) == 404
-    assert await status_of(http.get(f"{proxy.url}/health")) == 200
 
 
 async def test_the_model_is_named_as_the_backend_knows_it(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
@@ -305,3 +290,86 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert not proxy.is_running()
+
+
+@pytest.mark.parametrize("launch_mode", ["asyncio", "thread"])
+async def test_calls_are_recorded_in_the_store_that_it_has_by_now(
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    http: aiohttp.ClientSession,
+    store: InMemoryLightningStore,
+    attempt: AttemptedRollout,
+    launch_mode: str,
+) -> None:
+    proxy = await make_proxy(engine, launch_mode=launch_mode)
+    other = InMemoryLightningStore()
+    started = await other.start_rollout("another")
+    assert await status_of(Agent(http, proxy, attempt).chat()) == 200
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+
+    proxy.set_store(other)
+    assert proxy.store is other
+    assert await status_of(Agent(http, proxy, started).chat()) == 200
+    await proxy.flush(started.rollout_id, started.attempt.attempt_id)
+    assert (await other.query_spans(started.rollout_id)).total == 1
+    assert (await store.query_spans(attempt.rollout_id)).total == 1
+    async with Agent(http, proxy, attempt).chat() as response:  # it is not in this store
+        assert response.status in (403, 404, 410)
+
+
+async def test_calls_that_are_not_stored_yet_keep_their_store(
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    http: aiohttp.ClientSession,
+    store: InMemoryLightningStore,
+    attempt: AttemptedRollout,
+) -> None:
+    proxy = await make_proxy(engine)
+    async with Agent(http, proxy, attempt).chat(stream=True) as response:
+        await response.content.readany()
+        with pytest.raises(ProxyError, match="calls are on their way to the present store; flush them"):
+            proxy.set_store(InMemoryLightningStore())
+        assert proxy.store is store
+        await response.read()
+
+
+def test_a_proxy_takes_launcher_args() -> None:
+    proxy = LLMProxy(launcher_args=PythonServerLauncherArgs(port=4321, launch_mode="asyncio"))
+    assert (proxy.port, proxy.url) == (4321, "http://127.0.0.1:4321")
+
+
+@pytest.mark.parametrize(("module", "server"), [("llm_proxy", "fastapi"), ("openai_backend", "uvicorn")])
+def test_a_proxy_costs_no_web_framework_and_a_backend_no_server(module: str, server: str) -> None:
+    program = f"import sys; import lightning_proxy.{module}; print({server!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
+async def test_nothing_is_left_of_calls_that_have_ended(
+    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    proxy = await make_proxy(engine)
+
+    async def calls(count: int, **fields: Any) -> None:
+        agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(count)]
+
+        async def one(agent: Agent) -> None:
+            async with agent.chat(**fields) as response:
+                await response.read()
+            attempt = agent.rollout.attempt
+            await proxy.flush(attempt.rollout_id, attempt.attempt_id)
+
+        await asyncio.gather(*(one(agent) for agent in agents))
+
+    async with aiohttp.ClientSession() as http:
+        await calls(50)
+        before, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+        await calls(50)
+        await calls(50, stream=True)
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
+        assert len(asyncio.all_tasks()) <= tasks + 5
+    status = await proxy.status()
+    assert (status["in_flight"], status["waiting"], status["unsent_spans"]) == (0, 0, 0)
+    assert [replica["in_flight"] for replica in status["replicas"]] == [0]
+    proxy.set_store(InMemoryLightningStore())  # refused where a call has not ended

@@ -1,11 +1,12 @@
 """Events are the same however the bytes come, and cost as much as they are long."""
 
+import json
 import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
-from lightning_proxy import sse
+from lightning_proxy import jsons, sse
 from lightning_proxy.sse import EventReader, NoEventStream, ServerEvent
 
 _LINES = st.sampled_from(["data: a", "data: {}", "event: e", ": c", "data:", "", "", ""])
@@ -33,8 +34,8 @@ def test_an_event_is_given_as_soon_as_it_ends() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n") == []
     assert [event.data for event in reader.feed(b"\ndata: b")] == [b"a"]
-    assert reader.feed(b"\r\n\r") == []
-    assert [event.data for event in reader.feed(b"\n")] == [b"b"]
+    assert [event.data for event in reader.feed(b"\r\n\r")] == [b"b"]
+    assert reader.feed(b"\n") == []
 
 
 def test_a_large_event_in_small_pieces_takes_no_longer_than_its_bytes() -> None:
@@ -54,3 +55,24 @@ def test_what_never_ends_is_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     reader.feed(b"x" * 60)
     with pytest.raises(NoEventStream, match="more than 100 bytes"):
         reader.feed(b"x" * 60)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'{"a": [1, -2.5e-3, null, true, "\\u00e9\\n"]}',
+        b"[]",
+        b'"half of a pair: \\ud83d"',
+        b'{"a": 1, "a": 2}',
+        b" 1 ",
+    ],
+)
+def test_json_is_read_as_the_standard_library_reads_it(written: bytes) -> None:
+    assert jsons.parse(written) == json.loads(written)
+
+
+@pytest.mark.parametrize("written", [b"", b"{", b"<html>", b'{"a": }', b'"\xff"', b"[" * 100_000, b"\\u00"])
+def test_what_is_no_json_is_a_value_error(written: bytes) -> None:
+    with pytest.raises(ValueError, match=r"line 1|JSON|expected|EOF|invalid|Expecting"):
+        jsons.parse(written)
+    assert jsons.parse_object(written) is None

@@ -18,7 +18,6 @@ from lightning_core.errors import Fault
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Attempt, AttemptedRollout, ProxyLLM, Span
 
 
@@ -70,7 +69,7 @@ async def test_the_end_of_an_attempt_waits_for_its_calls(
     await store.add_resources({"main_llm": proxy.as_resource()})
     ids = [(await store.enqueue_rollout(f"task {number}")).rollout_id for number in range(3)]
     runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=3)
-    with runner.run_context(agent=agent, store=store, hooks=[proxy]):
+    with runner.run_context(agent=agent, store=store):
         await runner.iter()
     for place, event in enumerate(store.events):
         if event == "succeeded":
@@ -100,24 +99,6 @@ async def test_a_runner_beside_a_keyed_store_server_opens_the_proxy(engine: Fake
             await proxy.stop()
     assert ended.status == "succeeded"
     assert "chat small" in store.events
-
-
-async def test_as_a_plugin_it_runs_while_a_run_does(engine: FakeEngine, store: Ordered) -> None:
-    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
-
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> float:
-        llm = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
-        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
-            said: Any = [{"role": "user", "content": str(task)}]
-            answer = await client.chat.completions.create(model=llm.model, messages=said)
-        return float(answer.choices[0].message.content == "ok")
-
-    trainer = Trainer(algorithm="baseline", store=store, hooks=[proxy], n_runners=2)
-    result = await trainer.fit_async(agent, train_dataset=["a", "b", "c"])
-    assert result.status == "succeeded"
-    assert not proxy.is_running()
-    assert store.events.count("chat small") == result.rollouts.succeeded == 3
 
 
 async def test_a_runner_elsewhere_asks_the_proxy_over_http(

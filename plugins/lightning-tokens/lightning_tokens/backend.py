@@ -18,6 +18,7 @@ from lightning_proxy.backend import (
     BackendRequest,
     BackendTimeout,
     BackendUnavailable,
+    TokenCounts,
     WholeAnswer,
 )
 from lightning_proxy.jsons import dump
@@ -120,7 +121,7 @@ class TokensBackend(Backend):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
         """For what would keep the event loop from all other calls, in turn."""
 
-    def cost(self, *tokens: int | None) -> float | None:
+    def cost(self, tokens: TokenCounts) -> float | None:
         return 0.0  # it is an engine of this process
 
     @property

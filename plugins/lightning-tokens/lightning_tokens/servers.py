@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from lightning_http.body import Seconds
 from lightning_proxy.answer import mapping, objects
-from lightning_proxy.backend import BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
+from lightning_proxy.backend import BackendAnswer, BackendBroke, BackendRequest, TokenCounts, WholeAnswer
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.openai_backend import OpenAIBackend, from_environment
 from lightning_proxy.request import TOO_LONG, Refused, openai_error
@@ -256,7 +256,7 @@ class ServerTokens(TokensBackend):
         """Return where the engine's path is below."""
         return api_base
 
-    def cost(self, *tokens: int | None) -> float | None:
+    def cost(self, tokens: TokenCounts) -> float | None:
         return None  # as that of any other server
 
     @property

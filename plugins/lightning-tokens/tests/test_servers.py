@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy import TokenCounts
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import VllmTokens
 from proxy_fixtures import Agent, MakeProxy
@@ -338,4 +338,4 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_an_error_that_names_the_opti
 
 def test_prices_are_given_as_for_any_server() -> None:
     backend = VllmTokens("http://127.0.0.1:8000/v1", tokenizer=PRETRAINED)
-    assert backend.cost(1, 1) is OpenAIBackend("http://127.0.0.1:8000/v1").cost(1, 1, None) is None
+    assert backend.cost(TokenCounts(1, 1)) is None

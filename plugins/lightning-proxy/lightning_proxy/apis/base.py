@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lightning_proxy.answer import Answer, integer, mapping
+from lightning_proxy.answer import Answer, failure_of, integer, mapping
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused, openai_error
 from lightning_proxy.sse import DONE, ServerEvent
@@ -80,10 +80,6 @@ class Dialect(ABC):
         """Whether an event of a stream is none of this API, for all that can be seen: clients may fail on it."""
         return False
 
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        """Return what an event says went wrong, where the API's clients would pass over it; None for all others."""
-        return None
-
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         """Whether this is the event that ends a stream; its fields are None where it has none."""
         return event.data == DONE
@@ -146,11 +142,18 @@ class Assembler:
         self.is_ended = self.is_ended or self._dialect.is_end(event, fields)
         if fields is not None:
             self._dialect.merge(self._merged, fields)
+            if error := _error_of(event, fields):
+                self._merged["error"] = error
 
     @property
     def is_empty(self) -> bool:
         """Whether neither an answer has come nor an error."""
-        return not self._dialect.has_answer(self._merged) and not self._merged.get("error")
+        return not self._dialect.has_answer(self._merged) and self.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """What the stream says went wrong."""
+        return failure_of(self._merged.get("error"))
 
     def answer(self) -> Answer:
         """Read the answer, as far as it came."""
@@ -161,6 +164,12 @@ class Assembler:
         choices = answer.choices
         ended = self.is_ended or bool(self._choices and choices and all(choice.finish_reason for choice in choices))
         return ended and len(choices) >= self._choices
+
+
+def _error_of(event: ServerEvent, fields: Fields) -> Any:
+    """Return what an event says went wrong: as its API says it, or as engines do whose clients pass over that."""
+    is_error = event.name == "error" or "error" in (fields.get("type"), fields.get("object"))
+    return fields.get("error") or (is_error and (fields.get("message") or fields))
 
 
 class Text(list[str]):

@@ -17,7 +17,6 @@ from lightning_proxy.answer import (
     text_of,
 )
 from lightning_proxy.apis.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
-from lightning_proxy.sse import ServerEvent
 
 CHAT = "/chat/completions"
 RETURN_TOKEN_IDS = "return_token_ids"
@@ -74,8 +73,6 @@ class _TokensDialect(Dialect):
         for name in ("id", "model", "prompt_token_ids"):
             if event.get(name) and name not in answer:
                 answer[name] = event[name]
-        if event.get("error"):
-            answer["error"] = event["error"]
         if event.get("usage"):
             merge_usage(answer, event["usage"])
         for choice in objects(event.get("choices")):
@@ -98,11 +95,6 @@ class _TokensDialect(Dialect):
         if choices is None:
             return not (fields.get("usage") or fields.get("error"))
         return not isinstance(choices, list) or len(objects(choices)) < len(choices)
-
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        if fields.get("error") or not (event.name == "error" or fields.get("object") == "error"):
-            return None
-        return str(fields.get("message") or fields)
 
     def strip(self, answer: Fields, added: Added) -> None:
         if RETURN_TOKEN_IDS in added:

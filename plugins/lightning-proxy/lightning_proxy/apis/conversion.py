@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal
 
 from lightning_proxy.answer import integer, mapping, objects, text_of
 from lightning_proxy.apis.base import Dialect, Fields
-from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.jsons import text
+from lightning_proxy.request import Refused, invalid
 
 NOT_CONVERTIBLE = "not_convertible"
 
@@ -59,8 +59,8 @@ def require_known(given: Mapping[str, Any], known: Set[str], name: str = "") -> 
             raise unconvertible(path, "is none of the fields that can be converted; leave it out, or turn it off")
 
 
-def list_of_objects(value: Any, name: str) -> list[Fields]:
-    """Return a list of objects of the request; an empty one for null.
+def named_objects(value: Any, name: str) -> list[tuple[str, Fields]]:
+    """Return the objects of a list of the request, each with where it stands; none for null.
 
     Raises:
         Refused: When it is something else.
@@ -68,8 +68,8 @@ def list_of_objects(value: Any, name: str) -> list[Fields]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise Refused(400, "invalid_request", f"{name} is {value!r:.100}; it is a list of objects")
-    return value
+        raise invalid(f"{name} is {value!r:.100}; it is a list of objects")
+    return [(f"{name}[{place}]", item) for place, item in enumerate(value)]
 
 
 def object_at(given: Mapping[str, Any], field_name: str, name: str = "") -> Fields:
@@ -83,7 +83,7 @@ def object_at(given: Mapping[str, Any], field_name: str, name: str = "") -> Fiel
         return {}
     if not isinstance(value, dict):
         path = f"{name}.{field_name}" if name else field_name
-        raise Refused(400, "invalid_request", f"{path} is {value!r:.100}; it is an object")
+        raise invalid(f"{path} is {value!r:.100}; it is an object")
     return value
 
 
@@ -95,15 +95,45 @@ def text_at(given: Mapping[str, Any], field_name: str, name: str) -> str:
     """
     value = given.get(field_name)
     if not isinstance(value, str):
-        raise Refused(400, "invalid_request", f"{name}.{field_name} is {value!r:.100}; it is a text")
+        raise invalid(f"{name}.{field_name} is {value!r:.100}; it is a text")
     return value
 
 
 def content_of(parts: list[Fields]) -> str | list[Fields]:
-    """Return chat's content of parts: the text where it is one, else the list."""
+    """Return chat's content of parts: the text where it is one, an empty one where there is none, else the list."""
     if len(parts) == 1 and parts[0]["type"] == "text":
         return str(parts[0]["text"])
-    return parts
+    return parts or ""
+
+
+class Turn:
+    """An answer of the model within a conversation, of which other APIs than chat have the parts apart."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.reasoning: list[str] = []
+        self.shown: list[str] = []
+        """Reasoning as the agent sees it, which counts where there is no other."""
+        self.calls: list[Fields] = []
+
+    def add_call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a tool's call."""
+        self.calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+
+    def message(self) -> Fields:
+        """Return it as a message of chat: reasoning, text and calls."""
+        text, reasoning = "".join(self.texts), "".join(self.reasoning or self.shown)
+        found: Fields = {"role": "assistant", "content": text or (None if self.calls else "")}
+        if reasoning:
+            found["reasoning_content"] = reasoning
+        if self.calls:
+            found["tool_calls"] = self.calls
+        return found
+
+
+def messages_of(said: list[Fields | Turn]) -> list[Fields]:
+    """Return messages of chat, those of the model included."""
+    return [each.message() if isinstance(each, Turn) else each for each in said]
 
 
 _INVALID = "INVALID_JSON"
@@ -370,10 +400,6 @@ class ChatStream(ABC):
         Raises:
             Refused: When the API cannot say what the engine said.
         """
-
-    def body(self) -> bytes:
-        """Return the whole answer as the agent gets it where it asked for no stream."""
-        return dump(self.answer())
 
     def _end_parts(self) -> list[Step]:
         empty = self.read.begin_empty_text() if self.needs_a_part and not self.read.blocks else []

@@ -19,19 +19,21 @@ from lightning_proxy.apis.conversion import (
     ChatStream,
     ConvertibleDialect,
     Step,
+    Turn,
     arguments_object,
     arguments_text,
     content_of,
     function_tool,
-    list_of_objects,
+    messages_of,
+    named_objects,
     require_known,
     seal,
     text_at,
     unconvertible,
     unseal,
 )
-from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.jsons import text
+from lightning_proxy.request import Refused, invalid
 
 _PATH = re.compile(r"/(?:models/)?([^:]+):(generateContent|streamGenerateContent)")
 _OWN = "gemini"
@@ -100,13 +102,13 @@ class GeminiDialect(ConvertibleDialect, ChatDialect):
         assert found is not None
         given = _object(fields, _REQUEST)
         own: Fields = {"hosted_tools": []}
-        wants_events = parse_qs(query).get("alt") == ["sse"]
-        own["wants_list"] = found[2] == "streamGenerateContent" and not wants_events
         chat: Fields = {"model": found[1], _OWN: own}
-        if found[2] == "streamGenerateContent" and wants_events:
+        if found[2] == "streamGenerateContent":
+            if parse_qs(query).get("alt") != ["sse"]:
+                raise invalid("streamGenerateContent gives events alone; add ?alt=sse, as Google's clients do")
             chat["stream"] = True
         chat["messages"] = [*_system(given.get("systemInstruction")), *_messages(given.get("contents"))]
-        tools = _tools(list_of_objects(given.get("tools"), "tools"), own["hosted_tools"])
+        tools = _tools(given.get("tools"), own["hosted_tools"])
         chat.update(_tool_choice(mapping(given.get("toolConfig")), tools))
         chat.update(_config(_at(given, "generationConfig", _CONFIG), own))
         if given.get("safetySettings"):
@@ -144,7 +146,7 @@ def _object(given: Mapping[str, Any], known: Set[str], name: str = "") -> Fields
 def _at(given: Fields, field_name: str, known: Set[str], name: str = "") -> Fields:
     value, where = given.get(field_name, {}), f"{name}.{field_name}" if name else field_name
     if not isinstance(value, dict):
-        raise Refused(400, "invalid_request", f"{where} is {value!r:.100}; it is an object")
+        raise invalid(f"{where} is {value!r:.100}; it is an object")
     return _object(value, known, where)
 
 
@@ -159,63 +161,53 @@ def _system(given: Any) -> list[Fields]:
 def _parts(content: Fields, name: str) -> list[tuple[str, Fields]]:
     """Return the parts of a content with their names, each without what no model sees."""
     require_known(content, {"role", "parts"}, name)
-    found = []
-    for place, part in enumerate(list_of_objects(content.get("parts"), f"{name}.parts")):
-        where = f"{name}.parts[{place}]"
-        known = {"text", "thought", "thoughtSignature", "functionCall", "functionResponse", "inlineData", "fileData"}
-        found.append((where, _object(part, known, where)))
-    return found
+    known = {"text", "thought", "thoughtSignature", "functionCall", "functionResponse", "inlineData", "fileData"}
+    return [
+        (where, _object(part, known, where)) for where, part in named_objects(content.get("parts"), f"{name}.parts")
+    ]
 
 
 def _messages(contents: Any) -> list[Fields]:
-    given = list_of_objects(contents, "contents")
-    found: list[Fields] = []
+    found: list[Fields | Turn] = []
     open_calls: list[tuple[str, str]] = []
     """Ids and names of the calls that have no result yet."""
     count = 0
-    for place, content in enumerate(given):
-        name, parts = f"contents[{place}]", []
+    for name, content in named_objects(contents, "contents"):
+        parts = []
+        turn = found[-1] if found and isinstance(found[-1], Turn) else Turn()
         is_models = content.get("role") == "model"
-        if is_models and not (found and found[-1]["role"] == "assistant"):  # clients keep a stream in several contents
-            found.append({"role": "assistant", "content": "", "thoughts": ""})
+        if is_models and turn not in found:  # else a stream, which clients keep in several contents
+            found.append(turn)
         for where, part in _parts(content, name):
             if is_models:
                 count += "functionCall" in part
-                _add_to_turn(found[-1], part, where, f"call_{count}", open_calls)
+                _add_to_turn(turn, part, where, f"call_{count}", open_calls)
             elif "functionResponse" in part:
                 found.append(_result(_at(part, "functionResponse", _RESPONSE, where), where, open_calls))
             else:
                 parts.append(_part(part, where))
         if parts:
             found.append({"role": "user", "content": content_of(parts)})
-    for message in found:
-        if (
-            thoughts := message.pop("thoughts", "")
-        ) and "reasoning_content" not in message:  # the signature has them all
-            message["reasoning_content"] = thoughts
-        if message.get("tool_calls"):
-            message["content"] = message["content"] or None
-    if not found or found[-1]["role"] == "assistant":
-        raise Refused(400, "invalid_request", "contents do not end with what the model is to answer")
-    return found
+    if not found or isinstance(found[-1], Turn):
+        raise invalid("contents do not end with what the model is to answer")
+    return messages_of(found)
 
 
 _CALL = frozenset({"id", "name", "args"})
 _RESPONSE = frozenset({"id", "name", "response", "willContinue", "scheduling"})
 
 
-def _add_to_turn(turn: Fields, part: Fields, name: str, call_id: str, open_calls: list[tuple[str, str]]) -> None:
+def _add_to_turn(turn: Turn, part: Fields, name: str, call_id: str, open_calls: list[tuple[str, str]]) -> None:
     """Add a part of the model to its message."""
     if thought := unseal(part.get("thoughtSignature")):
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+        turn.reasoning.append(thought)
     if "functionCall" in part:
         called = _at(part, "functionCall", _CALL, name)
-        function = {"name": text_at(called, "name", name), "arguments": arguments_text(called.get("args"))}
-        call = {"id": str(called.get("id") or call_id), "type": "function", "function": function}
-        turn.setdefault("tool_calls", []).append(call)
-        open_calls.append((str(call["id"]), str(function["name"])))
+        call_id, function = str(called.get("id") or call_id), text_at(called, "name", name)
+        turn.add_call(call_id, function, arguments_text(called.get("args")))
+        open_calls.append((call_id, function))
     elif "text" in part:
-        turn["thoughts" if part.get("thought") else "content"] += text_at(part, "text", name)
+        (turn.shown if part.get("thought") else turn.texts).append(text_at(part, "text", name))
     elif "thoughtSignature" not in part:
         raise unconvertible(name, f"has {', '.join(part) or 'nothing'}; an answer has text and functionCall")
 
@@ -224,7 +216,7 @@ def _result(response: Fields, name: str, open_calls: list[tuple[str, str]]) -> F
     given_id, function = response.get("id"), text_at(response, "name", f"{name}.functionResponse")
     answered = next((call for call in open_calls if given_id in (None, call[0]) and call[1] == function), None)
     if answered is None:
-        raise Refused(400, "invalid_request", f"{name} answers {function!r:.100}, which the model did not call before")
+        raise invalid(f"{name} answers {function!r:.100}, which the model did not call before")
     open_calls.remove(answered)
     result = response.get("response")
     if isinstance(result, dict) and (result.keys() == {"output"} or result.keys() == {"result"}):
@@ -247,16 +239,14 @@ def _part(part: Fields, name: str) -> Fields:
     raise unconvertible(name, f"has {', '.join(part) or 'nothing'}; send text or an image")
 
 
-def _tools(groups: list[Fields], hosted: list[str]) -> list[Fields]:
+def _tools(groups: Any, hosted: list[str]) -> list[Fields]:
     """Return the functions of tools; the names of the others are added to `hosted`."""
     found = []
-    for place, group in enumerate(groups):
-        name = f"tools[{place}]"
-        tool = {**group, "functionDeclarations": group.get("functionDeclarations", group.get("function_declarations"))}
+    for name, group in named_objects(groups, "tools"):
         hosted += [each for each in group if group[each] is not None and each not in _FUNCTIONS]
-        for at, given in enumerate(list_of_objects(tool["functionDeclarations"], f"{name}.functionDeclarations")):
-            where = f"{name}.functionDeclarations[{at}]"
-            declared = _object(given, _DECLARATION, where)
+        given = next((group[each] for each in _FUNCTIONS if each in group), None)
+        for where, function in named_objects(given, f"{name}.functionDeclarations"):
+            declared = _object(function, _DECLARATION, where)
             if "parametersJsonSchema" not in declared:
                 declared["parametersJsonSchema"] = _json_schema(declared.get("parameters"))
             found.append(function_tool(declared, where, parameters="parametersJsonSchema"))
@@ -278,7 +268,7 @@ def _tool_choice(config: Fields, tools: list[Fields]) -> Fields:
     if mode not in _MODES:
         modes = ", ".join(_MODES)
         message = f"toolConfig.functionCallingConfig.mode is {mode!r:.100}; it is one of {modes}"
-        raise Refused(400, "invalid_request", message)
+        raise invalid(message)
     if allowed and mode != "NONE":
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
     if not tools:
@@ -370,10 +360,6 @@ class _GeminiStream(ChatStream):
                 parts.append(_part_of(block, block.text))
         last = self._sign({"text": ""})
         return self._event(parts if parts and len(last) == 1 else [*parts, last], is_last=True)
-
-    def body(self) -> bytes:
-        answer = self.answer()
-        return dump([answer] if self.request[_OWN]["wants_list"] else answer)
 
     @property
     def _includes_thoughts(self) -> bool:

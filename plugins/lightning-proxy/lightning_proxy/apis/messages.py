@@ -9,6 +9,7 @@ from lightning_proxy.answer import (
     choice_of,
     content_parts,
     failure_of,
+    function_definition,
     image_part,
     integer,
     mapping,
@@ -28,18 +29,20 @@ from lightning_proxy.apis.conversion import (
     ChatStream,
     ConvertibleDialect,
     Step,
+    Turn,
     arguments_object,
     arguments_text,
     content_of,
     function_tool,
-    list_of_objects,
+    messages_of,
+    named_objects,
     object_at,
     require_known,
     text_at,
     unconvertible,
 )
 from lightning_proxy.jsons import dump, parse_object, text
-from lightning_proxy.request import Refused, anthropic_error
+from lightning_proxy.request import Refused, anthropic_error, invalid
 from lightning_proxy.sse import ServerEvent
 
 _CONVERTED = frozenset(
@@ -108,16 +111,9 @@ class MessagesDialect(ConvertibleDialect):
         elif kind == "message_delta":
             answer["stop_reason"] = mapping(event.get("delta")).get("stop_reason") or answer.get("stop_reason")
             merge_usage(answer, event.get("usage"))
-        elif kind == "error":
-            answer["error"] = event.get("error") or "the backend reports an error"
 
     def has_answer(self, answer: Fields) -> bool:
         return isinstance(answer.get("content"), list)
-
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        if fields.get("type") != "error" or event.name == "error":
-            return None
-        return failure_of(fields.get("error")) or str(fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and fields.get("type") == "message_stop"
@@ -130,17 +126,9 @@ class MessagesDialect(ConvertibleDialect):
         return content_parts(system) if isinstance(system, str) else [_part(part) for part in objects(system)]
 
     def tools(self, request: Fields) -> list[Any]:
+        # Others than custom ones are the provider's own.
         return [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.get("name"),
-                    "description": tool.get("description"),
-                    "parameters": tool.get("input_schema"),
-                },
-            }
-            if tool.get("type", "custom") == "custom"
-            else tool  # one of the provider's own
+            function_definition(tool, tool.get("input_schema")) if tool.get("type", "custom") == "custom" else tool
             for tool in objects(request.get("tools"))
         ]
 
@@ -158,9 +146,8 @@ class MessagesDialect(ConvertibleDialect):
             chat["max_tokens"] = fields["max_tokens"]
         if fields.get("stop_sequences"):
             chat["stop"] = fields["stop_sequences"]
-        tools = list_of_objects(fields.get("tools"), "tools")
-        if tools:
-            chat["tools"] = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+        if tools := [_tool(tool, name) for name, tool in named_objects(fields.get("tools"), "tools")]:
+            chat["tools"] = tools
         if fields.get("tool_choice") is not None:
             chat.update(_tool_choice(object_at(fields, "tool_choice")))
         chat.update(_output_config(object_at(fields, "output_config")))
@@ -256,26 +243,26 @@ _DELTAS = {"text": "text", "partial_json": "input", "thinking": "thinking", "sig
 def _system(system: Any) -> list[Fields]:
     if isinstance(system, str):
         return [{"role": "system", "content": system}] if system else []
-    parts = [_text_part(block, f"system[{place}]") for place, block in enumerate(list_of_objects(system, "system"))]
+    parts = [_text_part(block, name) for name, block in named_objects(system, "system")]
     return [{"role": "system", "content": content_of(parts)}] if parts else []
 
 
 def _chat_messages(messages: Any) -> list[Fields]:
-    given = list_of_objects(messages, "messages")
+    given = named_objects(messages, "messages")
     if not given:
-        raise Refused(400, "invalid_request", "messages is empty; it has at least the user's message")
-    found: list[Fields] = []
-    for place, message in enumerate(given):
-        name, role = f"messages[{place}]", message.get("role")
+        raise invalid("messages is empty; it has at least the user's message")
+    found: list[Fields | Turn] = []
+    for name, message in given:
+        role = message.get("role")
         if role == "assistant":
-            found.append(_assistant(message, name))
+            found.append(_turn(message, name))
         elif role in ("user", "system"):
             found += _user(str(role), message, name)
         else:
-            raise Refused(400, "invalid_request", f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
-    if given[-1].get("role") == "assistant":
-        raise unconvertible(f"messages[{len(given) - 1}]", "is the beginning of an answer; end with the user's message")
-    return found
+            raise invalid(f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
+    if isinstance(found[-1], Turn):
+        raise unconvertible(given[-1][0], "is the beginning of an answer; end with the user's message")
+    return messages_of(found)
 
 
 def _blocks(message: Fields, name: str) -> list[tuple[str, Fields]]:
@@ -284,37 +271,26 @@ def _blocks(message: Fields, name: str) -> list[tuple[str, Fields]]:
     content = message.get("content")
     if isinstance(content, str):
         return [(f"{name}.content", {"type": "text", "text": content})]
-    blocks = list_of_objects(content, f"{name}.content")
-    return [(f"{name}.content[{place}]", block) for place, block in enumerate(blocks)]
+    return named_objects(content, f"{name}.content")
 
 
-def _assistant(message: Fields, name: str) -> Fields:
-    texts, reasoning, calls = [], [], []
+def _turn(message: Fields, name: str) -> Turn:
+    turn = Turn()
     for where, block in _blocks(message, name):
         kind = block.get("type")
         if kind == "text":
-            texts.append(_text_part(block, where)["text"])
+            turn.texts.append(_text_part(block, where)["text"])
         elif kind == "thinking":
             require_known(block, {"thinking", "signature", *_CACHED}, where)
-            reasoning.append(text_at(block, "thinking", where))
+            turn.reasoning.append(text_at(block, "thinking", where))
         elif kind == "tool_use":
-            calls.append(_chat_call(block, where))
+            caller = {"caller"} if mapping(block.get("caller")).get("type") == "direct" else set()
+            require_known(block, {"id", "name", "input", *_CACHED, *caller}, where)
+            arguments = arguments_text(block.get("input"))
+            turn.add_call(text_at(block, "id", where), text_at(block, "name", where), arguments)
         else:
             raise unconvertible(f"{where}.type", f"is {kind!r:.100}; an answer has text, thinking and tool_use")
-    found: Fields = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
-    if reasoning:
-        found["reasoning_content"] = "".join(reasoning)
-    if calls:
-        found["tool_calls"] = calls
-    return found
-
-
-def _chat_call(block: Fields, name: str) -> Fields:
-    caller = mapping(block.get("caller"))
-    known = {"id", "name", "input", *_CACHED, *({"caller"} if caller.get("type") == "direct" else ())}
-    require_known(block, known, name)
-    function = {"name": text_at(block, "name", name), "arguments": arguments_text(block.get("input"))}
-    return {"id": text_at(block, "id", name), "type": "function", "function": function}
+    return turn
 
 
 def _user(role: str, message: Fields, name: str) -> list[Fields]:
@@ -330,7 +306,7 @@ def _user(role: str, message: Fields, name: str) -> list[Fields]:
         else:
             parts.append(_chat_part(block, where))
     if parts or not found:
-        found.append({"role": role, "content": content_of(parts) if parts else ""})
+        found.append({"role": role, "content": content_of(parts)})
     return found
 
 
@@ -338,11 +314,9 @@ def _tool_result(block: Fields, name: str) -> Fields:
     require_known(block, {"tool_use_id", "content", "is_error", *_CACHED}, name)
     content = block.get("content")
     if isinstance(content, list):
-        blocks = list_of_objects(content, f"{name}.content")
-        parts = [_chat_part(each, f"{name}.content[{place}]") for place, each in enumerate(blocks)]
-        content = content_of(parts) if parts else ""
+        content = content_of([_chat_part(each, where) for where, each in named_objects(content, f"{name}.content")])
     elif not isinstance(content, str | None):
-        raise Refused(400, "invalid_request", f"{name}.content is {content!r:.100}; it is a text, or a list of blocks")
+        raise invalid(f"{name}.content is {content!r:.100}; it is a text, or a list of blocks")
     found: Fields = {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", name), "content": content or ""}
     if block.get("is_error") is True:
         found["is_error"] = True  # chat's tool messages have no such field; the model sees it if its template does
@@ -389,7 +363,7 @@ def _tool_choice(choice: Fields) -> Fields:
     elif kind in _CHOICES:
         found["tool_choice"] = _CHOICES[kind]
     else:
-        raise Refused(400, "invalid_request", f"tool_choice.type is {kind!r:.100}; it is auto, any, tool or none")
+        raise invalid(f"tool_choice.type is {kind!r:.100}; it is auto, any, tool or none")
     if choice.get("disable_parallel_tool_use") is True:
         found["parallel_tool_calls"] = False
     return found
@@ -413,9 +387,9 @@ def _output_config(config: Fields) -> Fields:
 def _check_context_management(management: Fields) -> None:
     """Refuse edits of the conversation, but for the one that changes nothing."""
     require_known(management, {"edits"}, "context_management")
-    for place, edit in enumerate(list_of_objects(management.get("edits"), "context_management.edits")):
+    for name, edit in named_objects(management.get("edits"), "context_management.edits"):
         if edit != _KEEPS_THINKING:
-            raise unconvertible(f"context_management.edits[{place}]", f"is {edit!r:.100}; leave it out")
+            raise unconvertible(name, f"is {edit!r:.100}; leave it out")
 
 
 # From chat to messages

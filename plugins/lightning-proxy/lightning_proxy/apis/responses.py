@@ -4,13 +4,14 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from lightning_proxy.answer import (
     Answer,
     choice_of,
     content_parts,
     failure_of,
+    function_definition,
     image_part,
     mapping,
     objects,
@@ -29,9 +30,11 @@ from lightning_proxy.apis.conversion import (
     ChatStream,
     ConvertibleDialect,
     Step,
+    Turn,
     content_of,
     function_tool,
-    list_of_objects,
+    messages_of,
+    named_objects,
     object_at,
     require_known,
     seal,
@@ -40,7 +43,7 @@ from lightning_proxy.apis.conversion import (
     unseal,
 )
 from lightning_proxy.jsons import dump, text
-from lightning_proxy.request import Refused
+from lightning_proxy.request import Refused, invalid
 from lightning_proxy.sse import ServerEvent
 
 _CONVERTED = frozenset(
@@ -133,17 +136,9 @@ class ResponsesDialect(ConvertibleDialect):
             append_text(part, name, str(event.get("delta") or ""))
         elif kind in _ARGUMENTS:
             append_text(_item_at(answer, event), _ARGUMENTS[kind], str(event.get("delta") or ""))
-        elif kind == "error":
-            said = event.get("error") or {"message": event.get("message")}
-            answer["error"] = said if failure_of(said) else "the backend reports an error"
 
     def has_answer(self, answer: Fields) -> bool:
         return isinstance(answer.get("output"), list)
-
-    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
-        if fields.get("type") != "error" or fields.get("error"):
-            return None
-        return str(fields.get("message") or fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and text_of(fields.get("type")) in _LAST_EVENTS
@@ -167,9 +162,7 @@ class ResponsesDialect(ConvertibleDialect):
 
     def tools(self, request: Fields) -> list[Any]:
         return [
-            {"type": "function", "function": {name: tool.get(name) for name in ("name", "description", "parameters")}}
-            if tool.get("type") == "function"
-            else tool
+            function_definition(tool, tool.get("parameters")) if tool.get("type") == "function" else tool
             for tool in objects(request.get("tools"))
         ]
 
@@ -185,7 +178,7 @@ class ResponsesDialect(ConvertibleDialect):
             raise unconvertible("truncation", f"is {fields['truncation']!r:.100}; say 'disabled'")
         include = fields.get("include") or []
         if not isinstance(include, list):
-            raise Refused(400, "invalid_request", f"include is {include!r:.100}; it is a list of texts")
+            raise invalid(f"include is {include!r:.100}; it is a list of texts")
         if "message.output_text.logprobs" in include:
             raise unconvertible("include", "asks for log-probabilities; leave them out, they are recorded anyhow")
         chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
@@ -195,14 +188,13 @@ class ResponsesDialect(ConvertibleDialect):
         system = [{"role": "system", "content": instructions}] if instructions else []
         chat["messages"] = [*system, *_chat_messages(fields.get("input"))]
         if not chat["messages"]:
-            raise Refused(400, "invalid_request", "input is empty; say what the model is to answer")
+            raise invalid("input is empty; say what the model is to answer")
         if fields.get("stop") is not None:  # vLLM's, and what `models` sets
             chat["stop"] = fields["stop"]
         if fields.get("max_output_tokens") is not None:
             chat["max_tokens"] = fields["max_output_tokens"]
-        tools = list_of_objects(fields.get("tools"), "tools")
-        if tools:
-            chat["tools"] = _chat_tools(tools)
+        if tools := _chat_tools(fields.get("tools")):
+            chat["tools"] = tools
             if fields.get("parallel_tool_calls") is not None:
                 chat["parallel_tool_calls"] = fields["parallel_tool_calls"]
         if fields.get("tool_choice") is not None:
@@ -314,48 +306,45 @@ _ARGUMENTS = {
 def _chat_messages(given: Any) -> list[Fields]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    found: list[Fields] = []
-    turn: Fields | None = None
-    """The model's, to which the next item may belong: an answer of a chat is one message."""
-    for place, item in enumerate(list_of_objects(given, "input")):
-        name, kind = f"input[{place}]", item.get("type", "message")
+    found: list[Fields | Turn] = []
+    last: Fields = {}
+    for name, item in named_objects(given, "input"):
+        kind, turn = item.get("type", "message"), found[-1] if found else None
         if kind == "message" and item.get("role") != "assistant":
             found.append(_chat_message(item, name))
-            turn = None
         elif kind == "function_call_output":
             found.append(_chat_result(item, name))
-            turn = None
         elif kind in ("message", "function_call", "reasoning"):
-            if turn is None or not _goes_on(turn, given[place - 1], item):
-                turn = {"role": "assistant", "content": None}
+            if not isinstance(turn, Turn) or not _goes_on(turn, last, item):
+                turn = Turn()  # an answer of a chat is one message
                 found.append(turn)
             _add_to_turn(turn, kind, item, name)
         elif kind == "item_reference":
             raise unconvertible(name, "names an item that is not stored here; say store=False, and send items whole")
         else:
             raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send messages, function calls and their results")
-    return found
+        last = item
+    return messages_of(found)
 
 
-def _goes_on(turn: Fields, last: Fields, item: Fields) -> bool:
+def _goes_on(turn: Turn, last: Fields, item: Fields) -> bool:
     """Whether an item belongs to the answer that the item before it is of, or to the next one."""
     ids = [_ID.fullmatch(str(each.get("id"))) for each in (last, item)]
     if ids[0] is not None and ids[1] is not None:
         return ids[0][1] == ids[1][1]
     # Others may have no ids. One answer never has two texts in a row, and before calls are answered there is no next.
-    return "tool_calls" in turn or {each.get("type", "message") for each in (last, item)} != {"message"}
+    return bool(turn.calls) or {each.get("type", "message") for each in (last, item)} != {"message"}
 
 
-def _add_to_turn(turn: Fields, kind: str, item: Fields, name: str) -> None:
+def _add_to_turn(turn: Turn, kind: str, item: Fields, name: str) -> None:
     if kind == "message":
-        turn["content"] = (turn["content"] or "") + _answered_text(item, name)
+        turn.texts.append(_answered_text(item, name))
     elif kind == "function_call":
         require_known(item, _CALL, name)
-        function = {"name": _name_in_chat(item, name), "arguments": text_at(item, "arguments", name)}
-        call = {"id": text_at(item, "call_id", name), "type": "function", "function": function}
-        turn.setdefault("tool_calls", []).append(call)
-    elif reasoning := _chat_reasoning(item, name):
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+        arguments = text_at(item, "arguments", name)
+        turn.add_call(text_at(item, "call_id", name), _name_in_chat(item, name), arguments)
+    else:
+        turn.reasoning.append(_chat_reasoning(item, name))
 
 
 def _chat_message(item: Fields, name: str) -> Fields:
@@ -363,15 +352,14 @@ def _chat_message(item: Fields, name: str) -> Fields:
     role = _ROLES.get(str(item.get("role")))
     if role is None:
         roles = ", ".join(_ROLES)
-        raise Refused(400, "invalid_request", f"{name}.role is {item.get('role')!r:.100}; it is one of {roles}")
+        raise invalid(f"{name}.role is {item.get('role')!r:.100}; it is one of {roles}")
     return {"role": role, "content": _content(item.get("content"), f"{name}.content")}
 
 
 def _content(content: Any, name: str) -> str | list[Fields]:
     if isinstance(content, str):
         return content
-    parts = [_chat_part(part, f"{name}[{place}]") for place, part in enumerate(list_of_objects(content, name))]
-    return content_of(parts) if parts else ""
+    return content_of([_chat_part(part, where) for where, part in named_objects(content, name)])
 
 
 def _chat_part(part: Fields, name: str) -> Fields:
@@ -379,6 +367,8 @@ def _chat_part(part: Fields, name: str) -> Fields:
     if kind in ("input_text", "output_text", "text"):
         require_known(part, {"type", "text", "annotations", "logprobs"}, name)
         return {"type": "text", "text": text_at(part, "text", name)}
+    if kind == "refusal":
+        return {"type": "text", "text": text_at(part, "refusal", name)}
     if kind == "input_image" and part.get("image_url") is not None:
         require_known(part, {"type", "image_url", "detail"}, name)
         image = {"url": text_at(part, "image_url", name)}
@@ -390,28 +380,18 @@ def _chat_part(part: Fields, name: str) -> Fields:
 
 def _answered_text(item: Fields, name: str) -> str:
     require_known(item, _MESSAGE, name)
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    texts = []
-    for place, part in enumerate(list_of_objects(content, f"{name}.content")):
-        where = f"{name}.content[{place}]"
-        read = (
-            {"type": "text", "text": part["refusal"]}
-            if isinstance(part.get("refusal"), str)
-            else _chat_part(part, where)
-        )
-        if read["type"] != "text":
-            raise unconvertible(f"{where}.type", f"is {part.get('type')!r:.100}; an answer has text")
-        texts.append(str(read["text"]))
-    return "".join(texts)
+    parts = _content(item.get("content"), f"{name}.content")
+    if isinstance(parts, str):
+        return parts
+    if any(part["type"] != "text" for part in parts):
+        raise unconvertible(f"{name}.content", "has an image; an answer has text")
+    return "".join(str(part["text"]) for part in parts)
 
 
 def _chat_reasoning(item: Fields, name: str) -> str:
     require_known(item, _REASONING, name)
-    parts = list_of_objects(item.get("content"), f"{name}.content")
-    if parts:
-        return "".join(text_at(part, "text", f"{name}.content[{place}]") for place, part in enumerate(parts))
+    if parts := named_objects(item.get("content"), f"{name}.content"):
+        return "".join(text_at(part, "text", where) for where, part in parts)
     kept = item.get("encrypted_content")
     reasoning = "" if kept is None else unseal(kept)
     if reasoning is None:
@@ -425,13 +405,12 @@ def _chat_result(item: Fields, name: str) -> Fields:
     return {"role": "tool", "tool_call_id": text_at(item, "call_id", name), "content": content}
 
 
-def _chat_tools(tools: list[Fields]) -> list[Fields]:
+def _chat_tools(given: Any) -> list[Fields]:
     found: list[Fields] = []
-    for place, tool in enumerate(tools):
-        name = f"tools[{place}]"
+    for name, tool in named_objects(given, "tools"):
         found += _namespace(tool, name) if tool.get("type") == "namespace" else [_chat_tool(tool, name)]
     names = [tool["function"]["name"] for tool in found]
-    if twice := [name for name in _namespaced(tools) if names.count(name) > 1]:
+    if twice := [name for name in _namespaced(given) if names.count(name) > 1]:
         raise unconvertible("tools", f"has two functions that chat would call {twice[0]!r:.100}; rename one of them")
     return found
 
@@ -439,10 +418,10 @@ def _chat_tools(tools: list[Fields]) -> list[Fields]:
 def _namespace(group: Fields, name: str) -> list[Fields]:
     """Return the functions of a group, each under a name of its own; the first one tells what they have in common."""
     require_known(group, _NAMESPACE, name)
-    tools = list_of_objects(group.get("tools"), f"{name}.tools")
-    found = [_chat_tool(tool, f"{name}.tools[{place}]") for place, tool in enumerate(tools)]
-    for converted, tool in zip(found, tools, strict=True):
-        converted["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
+    found = []
+    for where, tool in named_objects(group.get("tools"), f"{name}.tools"):
+        found.append(_chat_tool(tool, where))
+        found[-1]["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
     if found and group.get("description"):
         said = [f"{group['name']}: {text_at(group, 'description', name)}", found[0]["function"].get("description")]
         found[0]["function"]["description"] = "\n\n".join(filter(None, said))
@@ -592,28 +571,30 @@ class _ResponsesStream(ChatStream):
 
     def _head(self) -> Fields:
         request = self.request
-        given, previous = request.get("input"), request.get("previous_response_id")
         return {
+            **{name: request.get(name) or default for name, default in _ECHOED.items()},
             "id": self.id,
             "object": "response",
             "created_at": self._created_at,
             "error": None,
-            "instructions": request.get("instructions"),
-            "max_output_tokens": request.get("max_output_tokens"),
-            "metadata": request.get("metadata") or {},
             "model": request.get("model") or self.read.model or "",
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
-            "previous_response_id": given.previous[1] if isinstance(given, _Continued) else previous,
-            "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
             "store": request.get("store") is not False,
             "temperature": request.get("temperature"),
-            "text": request.get("text") or {"format": {"type": "text"}},
-            "tool_choice": request.get("tool_choice") or "auto",
-            "tools": request.get("tools") or [],
             "top_p": request.get("top_p"),
             "truncation": "disabled",
-            "user": request.get("user"),
         }
+
+
+_ECHOED: Fields = {
+    **dict.fromkeys(("instructions", "max_output_tokens", "previous_response_id", "user")),
+    "metadata": {},
+    "reasoning": {"effort": None, "summary": None},
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+}
+"""What a response says again of its request, and what it says where that has none."""
 
 
 def _content_part(block: Block) -> Fields:
@@ -631,39 +612,20 @@ _EVENTS = {
 # What may be named later
 
 
-class _Continued(list[Any]):
-    """The items of a conversation that goes on from a stored response."""
-
-    previous: "tuple[str | None, str]"
-    """The response: whose, and its id."""
-    begins: int
-    """How many of the items are those up to the response."""
-
-
-class _Stored(NamedTuple):
-    items: list[Any]
-    """Those that the one before it does not have."""
-    previous: tuple[str | None, str] | None
-    size: int
-    """Of these items, in bytes, about."""
-    whole: int
-    """Of all items up to these."""
-
-
 class StoredResponses:
     """The conversations and the items of converted responses that were used last, each for the attempt that got it.
 
     In this process alone.
 
     Args:
-        max_bytes: How much is kept in all, about. What a response continues counts once.
+        max_bytes: How much is kept in all, about. Each response counts with what was said before it, which it shares.
     """
 
-    def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, *, max_bytes: int = 256 * 1024 * 1024) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: OrderedDict[tuple[str | None, str], _Stored] = OrderedDict()
-        """By their ids: a response, or one item."""
+        self._known: OrderedDict[tuple[str | None, str], tuple[list[Any], int]] = OrderedDict()
+        """Items and their size, by the id of a response, or of one item."""
 
     def keep(self, attempt_id: str | None, request: Fields, response: Fields, size: int) -> None:
         """Keep a response; those that were not used for longest are forgotten for it.
@@ -674,49 +636,36 @@ class StoredResponses:
             response: What was answered.
             size: Of both in bytes, about.
         """
-        items, given = response["output"], _given_items(request)
-        previous = None
+        items = response["output"]
         for item in items:
-            self._known[attempt_id, str(item["id"])] = _Stored([item], None, 0, 0)
-        own = size
-        if isinstance(given, _Continued) and self._conversation(given.previous):  # else it was forgotten meanwhile
-            previous, own = given.previous, max(0, size - self._known[given.previous].whole)
-            given = given[given.begins :]
-        self._known[attempt_id, str(response["id"])] = _Stored([*given, *items], previous, own, size)
-        self._bytes += own
+            self._known[attempt_id, str(item["id"])] = ([item], 0)
+        self._known[attempt_id, str(response["id"])] = ([*_given_items(request), *items], size)
+        self._bytes += size
         while self._bytes > self._max_bytes:
-            self._bytes -= self._known.popitem(last=False)[1].size
+            self._bytes -= self._known.popitem(last=False)[1][1]
 
     def resolve(self, attempt_id: str | None, request: Fields) -> Fields:
         """Return a request with the conversation and the items that it names; the same object where none is known."""
-        previous = attempt_id, str(request.get("previous_response_id"))
-        before, given = self._conversation(previous), _given_items(request)
-        found = [known for item in given for known in self._items(attempt_id, item)]
+        before = self._items(attempt_id, request.get("previous_response_id"))
+        given = _given_items(request)
+        found: list[Any] = []
+        for item in given:
+            named = item.get("id") if mapping(item).get("type") == "item_reference" else None
+            found += self._items(attempt_id, named) or [item]
         if not before and all(one is two for one, two in zip(found, given, strict=True)):
             return request
-        if not before:
-            return {**request, "input": found}
-        items = _Continued([*before, *found])
-        items.previous, items.begins = previous, len(before)
-        left = {name: value for name, value in request.items() if name != "previous_response_id"}
-        return {**left, "input": items}
+        resolved = {**request, "input": [*before, *found]}
+        if before:
+            del resolved["previous_response_id"]
+        return resolved
 
-    def _conversation(self, key: tuple[str | None, str] | None) -> list[Any]:
-        """Return the items up to a response; none where one of those that it goes on from was forgotten."""
-        found: list[_Stored] = []
-        while key is not None:
-            if (stored := self._known.get(key)) is None:
-                return []
-            self._known.move_to_end(key)
-            found.append(stored)
-            key = stored.previous
-        return [item for stored in reversed(found) for item in stored.items]
-
-    def _items(self, attempt_id: str | None, item: Any) -> list[Any]:
-        if not isinstance(item, dict) or item.get("type") != "item_reference":
-            return [item]
-        stored = self._known.get((attempt_id, str(item.get("id"))))
-        return [item] if stored is None else stored.items
+    def _items(self, attempt_id: str | None, named: Any) -> list[Any]:
+        """Return the items up to a response, or the item, of this id; none where it is not known."""
+        key = attempt_id, str(named)
+        if key not in self._known:
+            return []
+        self._known.move_to_end(key)
+        return self._known[key][0]
 
 
 def _given_items(request: Fields) -> list[Any]:
