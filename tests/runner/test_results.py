@@ -130,7 +130,7 @@ async def test_span_that_was_recorded_already_counts_once(store: InMemoryLightni
         ({"accuracy": None}, "a dict ({'accuracy': None})"),
         ([0.5], "a list ([0.5]) with a float in it"),
         ({0.5}, "a set ({0.5})"),
-        ("x" * 1000, "a str ('" + "x" * 76 + "...)"),
+        ("x" * 1000, "a str ('" + "x" * 78 + "…)"),
     ],
 )
 async def test_anything_else_fails_with_what_is_allowed(
