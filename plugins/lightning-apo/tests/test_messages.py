@@ -140,7 +140,7 @@ async def test_a_web_page_in_place_of_an_endpoint_is_recognised(models: ToyModel
 async def test_an_empty_answer_is_none(models: ToyModels, answer: str | None) -> None:
     models.critique = lambda text, seed: answer
     async with models.client() as client:
-        with pytest.raises(ModelFailed, match=r"empty answer \(finish_reason 'stop'\)"):
+        with pytest.raises(ModelFailed, match=r"gave no text \(finish_reason 'stop'\)"):
             await ask(client, "Hello", model="critic", temperature=1.0, seed=0)
 
 
