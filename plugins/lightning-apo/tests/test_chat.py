@@ -26,6 +26,7 @@ MALFORMED = {
     "a text for a message": (choices({"message": "x"}), "did not reply with a chat completion"),
     "a list": ("[1]", "did not reply with a chat completion"),
     "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "gave no text"),
+    "white space": (choices({"message": {"role": "assistant", "content": " \n"}}), "gave no text"),
     "no content": (
         choices({"message": {"role": "assistant"}, "finish_reason": "stop"}),
         "gave no text",
