@@ -281,12 +281,6 @@ class LitAgentRunner(Runner[T_task]):
         left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
         return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
 
-    async def _pause(self, outcome: Outcome, stopped: "asyncio.Future[Exception]", stop: "asyncio.Future[Any]") -> None:
-        """Keep the rollout, and this runner from the next one, until its model may answer, or it is time to stop."""
-        await asyncio.wait((stopped, stop), timeout=outcome.pause_seconds, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done():
-            outcome.end_with(stopped.result())
-
     async def _run(
         self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any]", may_requeue: bool = True
     ) -> Outcome:
@@ -301,8 +295,11 @@ class LitAgentRunner(Runner[T_task]):
                     if outcome.is_fault:
                         outcome.pause_seconds = self._pause_seconds(rollout, outcome, began) if may_requeue else None
                         log_fault(self.store, rollout.attempt, outcome)
-                        if outcome.pause_seconds:
-                            await self._pause(outcome, assignment.stopped, stop)
+                        if outcome.pause_seconds:  # until its model may answer
+                            ends = (assignment.stopped, stop)
+                            await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when="FIRST_COMPLETED")
+                            if assignment.stopped.done():
+                                outcome.end_with(assignment.stopped.result())
                 attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
                 if attempt is not None:
                     await self._tell_end(rollout.rollout_id, attempt, outcome)
