@@ -142,36 +142,21 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
     Returns:
         A future of this loop with its result.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the thread goes on
     context = contextvars.copy_context()
 
-    def settle(result: Any, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
     def run() -> None:
-        result: Any = None
-        error: Exception | None = None
         try:
             result = context.run(function)
-        except StopIteration as exc:
-            error = contained(exc, name)  # no future can hold it
-        except Exception as exc:
-            error = exc
         except BaseException as exc:
-            error = contained(exc, name)
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            return  # the loop has ended, and with it the wait for this
+            is_plain = isinstance(exc, Exception) and not isinstance(exc, StopIteration)  # which no future can hold
+            future.set_exception(exc if is_plain else contained(exc, name))
+        else:
+            future.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)
 
 
 def contained(error: BaseException, name: str) -> AgentError:

@@ -18,7 +18,6 @@ def deprecated(
     renamed: Mapping[str, str] = _NONE,
     without_effect: Mapping[str, str] = _NONE,
     converted: Mapping[str, tuple[str, Callable[[Any], Any]]] = _NONE,
-    defaults: Mapping[str, Any] = _NONE,
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Let a constructor take options that its signature does not have any more.
 
@@ -28,7 +27,6 @@ def deprecated(
         renamed: Former name -> name. The value is passed on under the new name, unless that one is given, too.
         without_effect: Name -> why there is no effect, and what to do instead. What was given is an attribute.
         converted: Former name -> name, and what makes its value of the former one.
-        defaults: Name of an option without effect -> what its attribute is where it was not given.
     """
 
     def decorate(constructor: Callable[P, None]) -> Callable[P, None]:
@@ -47,7 +45,7 @@ def deprecated(
                 if value is not None:
                     _warn(f"{owner}({name}=) has no effect: {without_effect[name]}; leave it out")
             constructor(*args, **options)
-            for name, value in {**defaults, **kept}.items():
+            for name, value in kept.items():
                 if not hasattr(args[0], name):
                     setattr(args[0], name, value)
 

@@ -15,7 +15,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -62,33 +62,23 @@ _HEAD = re.compile(r"(?P<event>lightning\.[a-z0-9_.]*[a-z0-9_])(?P<fields>(?: \w
 _FIELD_NAME = re.compile(r" (\w+)=%")
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """What a record says."""
-
-    event: str | None
-    """The dotted name of what happened; None for a record of another library."""
-    fields: dict[str, Any]
-    """Values by name, as they were given to the logger; then what is known of the rollout."""
-    text: str
-    """What it says besides; may be empty."""
-
-
-def structure_of(record: logging.LogRecord) -> Structure:
+def _read(record: logging.LogRecord) -> tuple[str | None, dict[str, Any], str]:
     """Read a record whose message is `lightning.EVENT name=%s name=%d ...; any text`.
 
-    Any other record has its message as its text.
+    Returns:
+        The event, the fields as they were given to the logger with what is known of the rollout, and the text. A
+        record of another library has no event, and its message is its text.
     """
     head = _HEAD.match(record.msg) if isinstance(record.msg, str) and isinstance(record.args, tuple | None) else None
     if head is None:
-        return Structure(None, _context_fields(record), record.getMessage())
+        return None, _context_fields(record), record.getMessage()
     names = _FIELD_NAME.findall(head["fields"])
     args = record.args or ()
     assert isinstance(args, tuple)
     fields = dict(zip(names, args, strict=False))
     template, rest = record.msg[head.end() :], args[len(names) :]
     text = template % rest if record.args else template
-    return Structure(head["event"], _context_fields(record) | fields, text.lstrip(" ;:,"))
+    return head["event"], _context_fields(record) | fields, text.lstrip(" ;:,")
 
 
 def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -158,20 +148,20 @@ class PlainFormatter(logging.Formatter):
 
 
 def _parts(record: logging.LogRecord) -> dict[str, Any]:
-    structure = structure_of(record)
+    event, fields, text = _read(record)
     moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     parts: dict[str, Any] = {
         "time": moment.replace("+00:00", "Z"),
         "level": record.levelname.lower(),
         "logger": record.name,
     }
-    if structure.event is not None:
-        parts["event"] = structure.event
+    if event is not None:
+        parts["event"] = event
     own = {"time", "level", "logger", "event", "text", "exception"}
-    for name, value in structure.fields.items():
+    for name, value in fields.items():
         parts[f"field_{name}" if name in own else name] = hide_in_field(name, value)
-    if structure.text:
-        parts["text"] = hide_in_text(structure.text)
+    if text:
+        parts["text"] = hide_in_text(text)
     if record.exc_info and isinstance(record.exc_info[1], StoreError | RunFolderError):  # a traceback adds nothing
         error = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         if error not in record.getMessage():
@@ -195,14 +185,8 @@ LogFormat = Literal["key=value", "json"]
 _CORE = "lightning_core"
 """The logger above all loggers of the core."""
 
-_added: dict[str, list[logging.Handler]] = defaultdict(list)
-"""By logger, what was added here, to be replaced by the next setup."""
-
-_levels: set[str] = set()
-"""The loggers that were given a level of their own here."""
-
-_captures_warnings = False
-"""Whether Python's warnings are log records because of a setup here."""
+_undo: dict[str, ExitStack] = defaultdict(ExitStack)
+"""By logger, what takes back its setup."""
 
 
 def setup_logging(
@@ -257,12 +241,12 @@ def setup_logging(
     for name in dict.fromkeys([_CORE, *_plugin_packages(), *captured, *(apply_to or ())]):
         _set_up(name, handlers, number, propagate)
     for name, path in per_logger.items():
-        _add(name, [_file(path, chosen)])
+        _add(name, _file(path, chosen))
     for name, each in levels.items():
-        logging.getLogger(name).setLevel(each)
-        _levels.add(name)
-    if capture_warnings and not warnings_are_captured():
-        _capture_warnings(True)
+        _set_level(name, each)
+    if capture_warnings and warnings.showwarning.__module__ != logging.__name__:  # another setup may capture them
+        logging.captureWarnings(True)
+        _undo["py.warnings"].callback(logging.captureWarnings, False)
 
 
 def setup_module_logging(
@@ -288,49 +272,37 @@ def setup_module_logging(
 
 def reset_logging() -> None:
     """Take back what was set up here, and close its files."""
-    for name in list(_added):
+    for name in list(_undo):
         _take_back(name)
-    while _levels:
-        logging.getLogger(_levels.pop()).setLevel(logging.NOTSET)
-    if _captures_warnings:
-        _capture_warnings(False)
 
 
-def warnings_are_captured() -> bool:
-    """Whether Python's warnings are log records, by this or another setup."""
-    return warnings.showwarning.__module__ == logging.__name__
-
-
-def _capture_warnings(capture: bool) -> None:
-    global _captures_warnings
-    logging.captureWarnings(capture)
-    _captures_warnings = capture
+def _take_back(name: str) -> None:
+    _undo.pop(name, ExitStack()).close()
 
 
 def _set_up(name: str, handlers: list[logging.Handler], level: int, propagate: bool) -> None:
     logger = logging.getLogger(name)
-    logger.setLevel(level)
+    _set_level(name, level)
     logger.propagate = propagate
-    _add(name, handlers)
-
-
-def _add(name: str, handlers: list[logging.Handler]) -> None:
-    logger = logging.getLogger(name)
+    _undo[name].callback(setattr, logger, "propagate", True)
     for handler in handlers:
-        if not any(isinstance(each, RolloutFilter) for each in handler.filters):
-            handler.addFilter(RolloutFilter())
-        logger.addHandler(handler)
-        _added[name].append(handler)
+        _add(name, handler)
 
 
-def _take_back(name: str) -> None:
+def _set_level(name: str, level: int) -> None:
     logger = logging.getLogger(name)
-    for handler in _added.pop(name, []):
-        logger.removeHandler(handler)
-        if isinstance(handler, _OwnFile):
-            handler.close()
-    logger.setLevel(logging.NOTSET)
-    logger.propagate = True
+    logger.setLevel(level)
+    _undo[name].callback(logger.setLevel, logging.NOTSET)
+
+
+def _add(name: str, handler: logging.Handler) -> None:
+    logger = logging.getLogger(name)
+    if not any(isinstance(each, RolloutFilter) for each in handler.filters):
+        handler.addFilter(RolloutFilter())
+    logger.addHandler(handler)
+    if isinstance(handler, _OwnFile):
+        _undo[name].callback(handler.close)
+    _undo[name].callback(logger.removeHandler, handler)
 
 
 class _OwnFile(logging.FileHandler):
@@ -377,23 +349,3 @@ def _plugin_packages() -> list[str]:
     """Return the packages that offer something to Lightning Core: their loggers are named as they are."""
     packages = {entry_point.value.partition(":")[0].partition(".")[0] for entry_point in installed_entry_points()}
     return sorted(packages - {_CORE})
-
-
-FORMER = "agentlightning"
-
-_told: set[str] = set()
-
-
-def warn_of_former_loggers() -> None:
-    """Say once of each logger of agentlightning 0.3 that has a level or a handler where its records are."""
-    for name, logger in sorted(logging.Logger.manager.loggerDict.items()):
-        if name.partition(".")[0] != FORMER or name in _told or not isinstance(logger, logging.Logger):
-            continue
-        if logger.level != logging.NOTSET or logger.handlers:
-            _told.add(name)
-            logging.getLogger(__name__).warning(
-                "lightning.former_logger name=%s; its records are those of lightning_core%s and of the plugins' "
-                "loggers, such as lightning_apo: set up these, or call setup_logging",
-                name,
-                name.removeprefix(FORMER),
-            )

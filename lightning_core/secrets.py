@@ -19,23 +19,10 @@ from lightning_core.types.text import ATTEMPT_KEY
 _HIDDEN = "***"
 
 _KEYS_OF = (
-    *(
-        "access",
-        "account",
-        "admin",
-        "api",
-        "attempt",
-        "auth",
-        "client",
-        "encryption",
-        "functions",
-        "license",
-        "licence",
-    ),
-    *("master", "private", "report", "runner", "secret", "service", "shared", "signing", "storage", "subscription"),
-    "virtual",
+    "access|account|admin|api|attempt|auth|client|encryption|functions|license|licence|master|private|report|runner|"
+    "secret|service|shared|signing|storage|subscription|virtual"
 )
-_KEY = rf"(?:{'|'.join(_KEYS_OF)})[_-]?key"
+_KEY = rf"(?:{_KEYS_OF})[_-]?key"
 """Not every name that ends so: `prompt_key` and `search_key` say where to look."""
 
 _NAMES = re.compile(
@@ -130,7 +117,7 @@ _ASSIGNED = re.compile(
 _ANY_ASSIGNED = re.compile(r"(?i)(?!<|\.\.\.|(?:os\.environ|none|null|true|false|value)\b)[^\s\"'`&,;]+")
 """In a message, in which a secret may begin like one of these."""
 _ASSIGNED_TO = (
-    *(f"{kind}key" for kind in _KEYS_OF),
+    *(f"{kind}key" for kind in _KEYS_OF.split("|")),
     *("password", "passwd", "passphrase", "pwd", "secret", "accesstoken", "authtoken", "refreshtoken", "authorization"),
 )
 _OWN_HEADER = re.compile(r"x-[\w-]*$", re.IGNORECASE)

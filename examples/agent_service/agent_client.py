@@ -1,9 +1,12 @@
-"""What the trainer speaks to the service with. A client for a service of yours takes the place of `AgentClient`."""
+"""The agent that asks the service. A client for a service of yours takes the place of `AgentClient`."""
 
+import os
 from abc import ABC, abstractmethod
 from typing import Any
 
 import aiohttp
+
+from lightning_core import LLM, AttemptedRollout, Fault, rollout
 
 MAX_TURNS = 5
 """How often the model is asked in a conversation."""
@@ -44,3 +47,16 @@ class AgentClient(AgentClientBase):
             session.post(f"{self.server_address}/chat", json=body) as response,
         ):
             return await response.json() if response.ok else {"error": f"{response.status}: {await response.text()}"}
+
+
+@rollout
+async def solve(task: dict[str, Any], llm: LLM, rollout: AttemptedRollout) -> float:
+    """Let the service at `AGENT_SERVICE_URL` do a task. Its `trace_id` is what the proxy knows the attempt by."""
+    trace_id = f"{rollout.rollout_id}/{rollout.attempt.attempt_id}"
+    answer = await AgentClient(os.environ["AGENT_SERVICE_URL"]).chat(trace_id, llm.sampling_parameters, **task)
+    if "fault" in answer:
+        raise Fault(answer["fault"])
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    reward: float = answer["reward"]
+    return reward

@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from agent_client import AgentClient
-from lightning_agents import HttpAgent
+from agent_client import AgentClient, solve
 from lightning_proxy.testing import FakeEngine
-from train_service import service
+from train_service import service, tell_address
 from whole_run import run
 
 from lightning_core import Trainer
@@ -25,7 +24,7 @@ HERE = Path(__file__).parent
 KILLED = """
 import os, signal, urllib.request
 from pathlib import Path
-from train_service import service
+from train_service import service, tell_address
 with service(Path("llm_server")) as url:
     assert urllib.request.urlopen(f"{url}/openapi.json").status == 200
     os.kill(os.getpid(), signal.SIGKILL)
@@ -80,20 +79,27 @@ def test_one_command_trains_the_model_behind_the_service(rows: str, tmp_path: Pa
 
 @pytest.mark.parametrize(("number", "turns", "calls", "reward"), [("5", 5, 2, 1.0), ("6", 5, 3, 0.0), ("5", 1, 1, 0.0)])
 async def test_the_agent_uses_its_tool_and_knows_its_model_and_its_turns(
-    service_url: str, notify_file: Path, number: str, turns: int, calls: int, reward: float
+    service_url: str,
+    notify_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: str,
+    turns: int,
+    calls: int,
+    reward: float,
 ) -> None:
+    monkeypatch.setenv("AGENT_SERVICE_URL", service_url)
     answers: list[str | dict[str, Any]] = [calls_tool("3"), calls_tool("5"), "Half a character: \ud83d\n#### 7"]
     async with FakeEngine(answers) as engine:
         params = {"model": "hosted_vllm/small", "api_base": engine.url}
         proxy = {
             "key": "",
+            "port": tell_address(notify_file),
             "attribution_header": "trace_id",
             "model_list": [{"model_name": "small", "litellm_params": params}],
             "models": [{"model_name": "small", "aliases": ["Default"]}],
         }
-        agent = HttpAgent(service_url, client=AgentClient, notify_file=notify_file)
         row = {"question": "2 + 3?", "answer": f"#### {number}", "max_turns": turns}
-        result = await Trainer(algorithm="baseline", llm_proxy=proxy).fit_async(agent, [row])
+        result = await Trainer(algorithm="baseline", llm_proxy=proxy).fit_async(solve, [row])
     assert (result.metrics["train_reward"], result.metrics["model_calls"]) == (reward, calls)
     said = [each["content"] for each in engine.received[-1].fields["messages"] if each["role"] == "tool"]
     assert said == ["0.0"] * (calls - 1)

@@ -19,9 +19,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
-from agent_client import MAX_TURNS, AgentClient
+from agent_client import MAX_TURNS, solve
 from agent_service import MODEL, read_number
-from lightning_agents import HttpAgent
 
 from lightning_core import Trainer
 from lightning_core.config.datasets import Hub, load_dataset
@@ -51,6 +50,14 @@ def service(notify_file: Path) -> Iterator[str]:
         yield url
     finally:
         process.communicate()  # closes its stdin, and waits
+
+
+def tell_address(notify_file: Path) -> int:
+    """Choose a port for the model proxy, and write where that is into the file that the service reads."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port: int = unused.getsockname()[1]
+    notify_file.write_text(f"127.0.0.1:{port}\n", encoding="utf-8")
+    return port
 
 
 def algorithm(model: Path, *, steps: int, seed: int) -> dict[str, Any]:
@@ -87,6 +94,7 @@ def main() -> int:
     test, train = rows[: len(rows) // 2][:100], rows[len(rows) // 2 :]
     print(f"{len(train)} rows of GSM8K to train on, {len(test)} held out; at most {MAX_TURNS} turns", flush=True)
     with tempfile.TemporaryDirectory() as folder, service(Path(folder, "llm_server")) as url:
+        os.environ["AGENT_SERVICE_URL"] = url
         from tiny_model import taught_model  # torch and transformers take seconds
 
         print(f"teaching a tiny model: {given.teaching_steps} steps", flush=True)
@@ -98,6 +106,7 @@ def main() -> int:
             # The notify file has no room for a key, and the service asks for `Default` whatever the model is called.
             llm_proxy={
                 "key": "",
+                "port": tell_address(Path(folder, "llm_server")),
                 "attribution_header": "trace_id",
                 "models": [{"model_name": model.name, "aliases": [MODEL]}],
             },
@@ -106,8 +115,7 @@ def main() -> int:
             rollout_config=RolloutConfig(timeout_seconds=300),
             hooks=Steps(),
         )
-        agent = HttpAgent(url, client=AgentClient, notify_file=Path(folder, "llm_server"))
-        result = trainer.fit(agent, train, test_dataset=test)
+        result = trainer.fit(solve, train, test_dataset=test)
     if result.status != "succeeded" or result.comparison is None:
         print(f"the run ended as {result.status}")
         return 1

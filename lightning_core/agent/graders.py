@@ -113,7 +113,8 @@ class Grader:
             own = given["resources"] = resolved(resources, rollout, purpose=JUDGE)
             llm = main_or_first(own, LLM)
             if llm is not None:
-                given["llm"] = llm if self._model is None else _with_model(llm, self._model)
+                other_model = {} if self._model is None else {"model": self._model, "sampling_parameters": {}}
+                given["llm"] = llm.model_copy(update=other_model)
             elif self._wanted.get("llm"):
                 raise missing(f"grader {self.name}", LLM, resources)
         return functools.partial(self._function, **{name: given[name] for name in self._wanted if name in given})
@@ -121,10 +122,6 @@ class Grader:
 
 GraderSpec: TypeAlias = Grader | Callable[..., Any] | str | Mapping[str, Any]
 """A grader, a function, the path of either, an installed grader's name, or a mapping with its `name` and options."""
-
-
-def _with_model(llm: LLM, model: str) -> LLM:
-    return llm.model_copy(update={"model": model, "sampling_parameters": {}})
 
 
 def _check_parameters(function: Callable[..., Any]) -> dict[str, bool]:
@@ -136,11 +133,6 @@ def _check_parameters(function: Callable[..., Any]) -> dict[str, bool]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in _PARAMETERS and is_given_by_name(parameter):
             wanted[parameter.name] = is_required(parameter)
-        elif parameter.name in _PARAMETERS and parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InvalidComponent(
-                f"grader {name_of(function)} takes {parameter.name!r} by position only; what a grader is given, it is "
-                "given by name: leave out the '/' behind its parameters"
-            )
         elif is_required(parameter):
             raise InvalidComponent(
                 f"grader {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "

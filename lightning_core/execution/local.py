@@ -89,16 +89,6 @@ END_GRACE_SECONDS = 1.2
 """How long a cancelled algorithm or runner may take to end. An interrupted run should end within 2 s."""
 
 
-_OF_THREADS = {
-    "main_thread": "runner",
-    "join_timeout": 15.0,
-    "graceful_delay": 5.0,
-    "poll_interval": 0.05,
-    "managed_store": True,
-}
-"""Options of agentlightning 0.3, and what they were where they were not given."""
-
-
 class LocalStrategy(ExecutionStrategy):
     """Runs the algorithm and the runners as tasks of the calling event loop.
 
@@ -109,7 +99,10 @@ class LocalStrategy(ExecutionStrategy):
     """
 
     @deprecated(
-        without_effect=dict.fromkeys(_OF_THREADS, "everything is a task of one event loop"), defaults=_OF_THREADS
+        without_effect=dict.fromkeys(
+            ("main_thread", "join_timeout", "graceful_delay", "poll_interval", "managed_store"),
+            "everything is a task of one event loop",
+        )
     )
     def __init__(self, n_runners: int = 1) -> None:
         if type(n_runners) is not int or n_runners < 1:

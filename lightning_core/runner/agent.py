@@ -44,7 +44,6 @@ from lightning_core.runner.outcome import (
     has_succeeded_by,
     is_fault,
     log_fault,
-    place_of,
     record_result,
     report,
     spans_of,
@@ -209,7 +208,7 @@ class LitAgentRunner(Runner[T_task]):
                 done += 1
                 if isinstance(outcome.error, BudgetExhausted):
                     # The next call would be refused, too; the leader of the run ends it meanwhile.
-                    await self._wait(BUDGET_PAUSE_SECONDS, stop)
+                    await asyncio.wait((stop,), timeout=BUDGET_PAUSE_SECONDS)
 
     async def step(
         self,
@@ -225,7 +224,7 @@ class LitAgentRunner(Runner[T_task]):
                 input, mode=mode, resources_id=resources_id, worker_id=self.heartbeats.worker_id
             )
             async with self._cancelling(started.rollout_id, stop):
-                outcome = await self._run(started, may_requeue=False)
+                outcome = await self._run(started, stop=stop, may_requeue=False)
         if outcome.error is not None and not outcome.was_stopped:
             raise outcome.error
         rollout = await self.store.get_rollout_by_id(started.rollout_id)
@@ -233,23 +232,16 @@ class LitAgentRunner(Runner[T_task]):
             raise NotFound(f"rollout {started.rollout_id} was deleted while it ran")
         return rollout
 
-    async def _wait(self, seconds: float, stop: "asyncio.Future[Any] | None") -> None:
-        """Wait so long, or until it is time to stop."""
-        if stop is None:
-            await asyncio.sleep(seconds)
-        else:
-            await asyncio.wait((stop,), timeout=seconds)
-
-    async def _claim(self, stop: "asyncio.Future[Any] | None") -> AttemptedRollout | None:
+    async def _claim(self, stop: "asyncio.Future[Any]") -> AttemptedRollout | None:
         """Return the next rollout; None when it is time to stop."""
         await self.heartbeats.tell()  # first: nothing is left to tell when the run has ended
-        while stop is None or not stop.done():
+        while not stop.done():
             request_id = secrets.token_hex(12)
             claim = asyncio.ensure_future(
                 self.store.dequeue_rollout(self.heartbeats.worker_id, wait_seconds=None, request_id=request_id)
             )
             try:
-                await asyncio.wait((claim,) if stop is None else (claim, stop), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((claim, stop), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 try:
                     claimed = await self._cancelled(claim, request_id)
@@ -289,17 +281,8 @@ class LitAgentRunner(Runner[T_task]):
         left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
         return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
 
-    async def _pause(
-        self, outcome: Outcome, stopped: "asyncio.Future[Exception]", stop: "asyncio.Future[Any] | None"
-    ) -> None:
-        """Keep the rollout, and this runner from the next one, until its model may answer, or it is time to stop."""
-        ends = {stopped} if stop is None else {stopped, stop}
-        await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done():
-            outcome.end_with(stopped.result())
-
     async def _run(
-        self, rollout: AttemptedRollout, *, may_requeue: bool = True, stop: "asyncio.Future[Any] | None" = None
+        self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any]", may_requeue: bool = True
     ) -> Outcome:
         assignment = Assignment(rollout, self.store)
         here = current_runner.set(self)
@@ -312,8 +295,11 @@ class LitAgentRunner(Runner[T_task]):
                     if outcome.is_fault:
                         outcome.pause_seconds = self._pause_seconds(rollout, outcome, began) if may_requeue else None
                         log_fault(self.store, rollout.attempt, outcome)
-                        if outcome.pause_seconds:
-                            await self._pause(outcome, assignment.stopped, stop)
+                        if outcome.pause_seconds:  # until its model may answer
+                            ends = (assignment.stopped, stop)
+                            await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when="FIRST_COMPLETED")
+                            if assignment.stopped.done():
+                                outcome.end_with(assignment.stopped.result())
                 attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
                 if attempt is not None:
                     await self._tell_end(rollout.rollout_id, attempt, outcome)
@@ -371,7 +357,6 @@ class LitAgentRunner(Runner[T_task]):
         except (AgentTimeout, AttemptStopped) as exc:
             outcome.end_with(exc)
         except Exception as exc:
-            outcome.agent_at = _place_of(self.agent)
             outcome.end_with(exc)
             emit_exception(exc)
         else:
@@ -402,7 +387,13 @@ class LitAgentRunner(Runner[T_task]):
             outcome.end_with(exc)
         except Exception as exc:
             said = emit_exception(exc, propagate=False)
-            outcome.end_with(exc if is_fault(exc) else _grader_error(grader, exc))
+            if is_fault(exc):
+                outcome.end_with(exc)
+            else:
+                described = describe(exc)
+                failed = GraderError(f"grader {grader.name}: {described['type']}: {described['message']}")
+                failed.__cause__ = exc
+                outcome.end_with(failed)
         if said is not None:
             attempt = rollout.attempt
             span = Span.from_core_fields(said, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
@@ -468,11 +459,8 @@ class LitAgentRunner(Runner[T_task]):
             await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
     @asynccontextmanager
-    async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any] | None") -> AsyncIterator[None]:
+    async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any]") -> AsyncIterator[None]:
         """Cancel a rollout when it is time to stop; the store tells the runner that executes it."""
-        if stop is None:
-            yield
-            return
 
         async def cancel() -> None:
             await asyncio.wait((stop,))
@@ -489,36 +477,31 @@ class LitAgentRunner(Runner[T_task]):
 
 
 @asynccontextmanager
-async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any] | None"]:
-    """Give a future, during the block, that is done as soon as the event is set; None without an event.
+async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any]"]:
+    """Give a future, during the block, that is done as soon as the event is set; never without an event.
 
     A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
     """
-    if event is None:
-        yield None
-        return
-    if inspect.iscoroutinefunction(event.wait):
-        stop: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
-        try:
-            yield stop
-        finally:
-            stop.cancel()
-            await asyncio.wait((stop,))
-        return
     left = threading.Event()
-    wait: Any = event.wait  # with a timeout, which asyncio's has not
 
     def watch() -> None:
-        while not wait(THREAD_WAIT_SECONDS):
-            if left.is_set():
-                return
+        blocking: Any = event  # its wait takes a timeout, which asyncio's does not
+        while not blocking.wait(THREAD_WAIT_SECONDS) and not left.is_set():
+            pass
 
-    stop = in_daemon_thread(watch, name="stop event")
+    stop: asyncio.Future[Any]
+    if event is None:
+        stop = asyncio.get_running_loop().create_future()
+    elif inspect.iscoroutinefunction(event.wait):
+        stop = asyncio.ensure_future(event.wait())
+    else:
+        stop = in_daemon_thread(watch, name="stop event")
     try:
         yield stop
     finally:
         left.set()
         stop.cancel()
+        await asyncio.wait((stop,))
 
 
 @functools.cache
@@ -548,16 +531,3 @@ async def _traced(tracer: Tracer, store: LightningStore, rollout_id: str, attemp
         with older.entered():
             yield older
     await older.deliver(store)
-
-
-def _place_of(agent: LitAgent[Any]) -> str:
-    """Return where the function of an agent is defined, where it is one."""
-    code = getattr(inspect.unwrap(agent), "__code__", None)  # type: ignore[arg-type]  # an agent wraps its function
-    return "" if code is None else place_of(code, code.co_firstlineno)
-
-
-def _grader_error(grader: Grader, error: Exception) -> GraderError:
-    described = describe(error)
-    failed = GraderError(f"grader {grader.name}: {described['type']}: {described['message']}")
-    failed.__cause__ = error
-    return failed

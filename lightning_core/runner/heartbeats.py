@@ -1,7 +1,6 @@
 """A runner's signs of life, sent while it works, whatever its agent does to the event loop."""
 
 import asyncio
-import functools
 import inspect
 import logging
 import os
@@ -103,12 +102,8 @@ class Assignment:
         return was_queued_again or "fault" in (attempt.metadata or {})
 
     def _stop(self, rollout: Rollout | None) -> None:
-        reason = self._reason(rollout)
-        try:
-            self._loop.call_soon_threadsafe(self._settle, reason)
-        except RuntimeError:
-            if not self._loop.is_closed():  # a closed loop runs nothing
-                raise
+        with suppress(RuntimeError):  # a closed loop runs nothing
+            self._loop.call_soon_threadsafe(self._settle, self._reason(rollout))
 
     def _settle(self, reason: Exception) -> None:
         if not self.stopped.done():
@@ -148,28 +143,25 @@ def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
     with _lock:
         now = time.monotonic()
         if _newest is None or now - _newest[0] > MAX_AGE_SECONDS:
-            _newest = (now, {**_constants(), **_measured()})
+            _newest = (now, _measured())
         return {**_newest[1], "gpus": _gpus()} if include_gpu else dict(_newest[1])
-
-
-@functools.cache
-def _constants() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "os": platform.platform(),
-        "cpu_name": platform.processor(),
-        "cpu_threads": os.cpu_count(),
-    }
 
 
 def _measured() -> dict[str, Any]:
     import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
 
+    constants = {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "cpu_name": platform.processor(),
+        "cpu_threads": os.cpu_count(),
+    }
     try:
         memory, process = psutil.virtual_memory(), psutil.Process()
         disk, network = psutil.disk_usage(os.path.abspath(os.sep)), psutil.net_io_counters()
         with process.oneshot():
             return {
+                **constants,
                 "cpu_cores": psutil.cpu_count(logical=False),
                 "cpu_usage_pct": psutil.cpu_percent(),
                 "mem_used_gb": round(memory.used / 2**30, 2),
@@ -185,7 +177,7 @@ def _measured() -> dict[str, Any]:
                 "process_threads": process.num_threads(),
             }
     except (psutil.Error, OSError) as exc:  # a machine that does not let itself be looked at
-        return {"process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}
+        return {**constants, "process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}
 
 
 def _gpus() -> list[dict[str, Any]]:

@@ -24,11 +24,11 @@ from lightning_core.errors import (
     InvalidResult,
     InvalidTransition,
     NotFound,
-    StoreUnavailable,
 )
 from lightning_core.runner.clients import find_no_answer
 from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
+from lightning_core.texts import cut
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout, Span, SpanCoreFields
 from lightning_core.types.text import well_formed
 
@@ -116,8 +116,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"a {type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
+    return f"a {type(value).__name__} ({cut(repr(value), 80)})"
 
 
 @dataclass(slots=True)
@@ -134,8 +133,6 @@ class Outcome:
     """What the agent returned."""
     spans: list[Span] = field(default_factory=list)
     """All that it recorded, in order."""
-    agent_at: str = ""
-    """Where the agent is defined, for an error that was raised after it had returned."""
 
     def end_with(self, error: Exception) -> None:
         """Take note of what ended the attempt, and whose it is."""
@@ -158,7 +155,7 @@ class Outcome:
         """The type and the message of the error, and where it was raised, as an attempt's metadata have them."""
         if self.error is None:
             return None
-        where = place_in_user_code(self.error) or self.agent_at
+        where = place_in_user_code(self.error)
         return describe(self.error) | ({"where": where} if where else {})
 
 
@@ -294,11 +291,9 @@ async def give_back(
             await _fault(store, rollout, reason, may_requeue=may_requeue)
     except (InvalidTransition, NotFound):
         return
-    except (StoreUnavailable, TimeoutError) as exc:
-        why = str(exc) or f"the store did not answer within {LAST_WORDS_SECONDS:g} s"
-        logger.warning("lightning.rollout_not_given_back rollout_id=%s: %s", rollout.rollout_id, why)
     except Exception as exc:
-        logger.warning("lightning.rollout_not_given_back rollout_id=%s", rollout.rollout_id, exc_info=exc)
+        why = str(exc) or type(exc).__name__
+        logger.warning("lightning.rollout_not_given_back rollout_id=%s: %s", rollout.rollout_id, why)
 
 
 async def give_back_claimed(store: LightningStore, worker_id: str, request_id: str) -> None:

@@ -20,7 +20,6 @@ from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy, leads
-from lightning_core.logs import warn_of_former_loggers
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks, in_sequence
 from lightning_core.registry import Kind, Registry, Spec, default_registry
@@ -341,7 +340,6 @@ class Trainer:
             raise InvalidAgent(f"{agent!r} is not an agent; decorate the function with @rollout, or subclass LitAgent")
         for name, dataset in datasets.items():
             _check_dataset(name, dataset)
-        warn_of_former_loggers()
         remember_environment()
         remember_secrets("initial_resources", self.initial_resources)
         remember_secrets("model_list", getattr(self.llm_proxy, "model_list", None))

@@ -25,26 +25,6 @@ async def results(agent: LitAgent[Any]) -> list[Any]:
     return returned
 
 
-async def test_rollout_does_every_mode() -> None:
-    class Solver(LitAgent[str]):
-        def rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
-            return task
-
-    assert await results(Solver()) == ["task"] * 4
-    assert not Solver().is_async()
-
-
-async def test_validation_variant_does_every_mode_but_train() -> None:
-    class Solver(LitAgent[str]):
-        def training_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
-            return "training"
-
-        def validation_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
-            return "validation"
-
-    assert await results(Solver()) == ["training", "validation", "validation", "validation"]
-
-
 async def test_variant_that_is_missing_falls_back_to_rollout() -> None:
     class Solver(LitAgent[str]):
         def rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
@@ -143,14 +123,6 @@ async def test_attached_runner_is_that_of_whoever_asks_outside_of_rollouts() -> 
     assert agent.get_runner() is attached
     with running.run_context(agent=agent, store=InMemoryLightningStore()):
         assert (await running.step("task")).status == "succeeded"
-
-
-def test_what_an_agent_is_not_attached_to_is_a_value_error_too() -> None:
-    class Solver(LitAgent[str]): ...
-
-    for ask in (Solver().get_trainer, Solver().get_runner, Solver().get_tracer):
-        with pytest.raises(ValueError, match="Solver has no"):
-            ask()
 
 
 @pytest.mark.parametrize("name", ["rollout", "training_rollout", "validation_rollout_async"])

@@ -60,17 +60,6 @@ async def test_order_and_keyword_only_parameters_do_not_matter() -> None:
     assert await call(agent) == ("task", "ro-1", PROMPT, MODEL)
 
 
-async def test_first_resource_of_a_kind_is_given() -> None:
-    second = PromptTemplate(template="second")
-    resources: NamedResources = {"a": MODEL, "b": PROMPT, "c": second, "d": MODEL.model_copy(update={"model": "large"})}
-
-    @rollout
-    def agent(task: Any, llm: LLM, prompt_template: PromptTemplate) -> Any:
-        return llm, prompt_template
-
-    assert await call(agent, resources) == (MODEL, PROMPT)
-
-
 async def test_main_resource_of_a_kind_goes_before_the_first() -> None:
     main_llm, main_prompt = MODEL.model_copy(update={"model": "main"}), PromptTemplate(template="main")
 
@@ -105,22 +94,16 @@ async def test_proxy_llm_is_left_as_it_is_where_it_is_asked_for() -> None:
     assert await call(agent, {"model": PROXY}) == (PROXY, {"model": PROXY})
 
 
-@pytest.mark.parametrize("decorate", [llm_rollout, llm_rollout(), llm_rollout(strip_proxy=True)])
-async def test_llm_rollout_gives_the_model(decorate: Any) -> None:
-    @decorate
-    async def agent(task: Any, llm: LLM, rollout: Rollout) -> Any:
-        return llm, rollout.rollout_id
-
-    assert await call(agent) == (MODEL, "ro-1")
-
-
-@pytest.mark.parametrize("decorate", [prompt_rollout, prompt_rollout()])
-async def test_prompt_rollout_gives_the_prompt(decorate: Any) -> None:
-    @decorate
-    def agent(task: Any, prompt_template: PromptTemplate) -> Any:
-        return prompt_template
-
-    assert await call(agent) == PROMPT
+@pytest.mark.parametrize(
+    ("decorate", "name"),
+    [
+        *((decorate, "llm") for decorate in (llm_rollout, llm_rollout(), llm_rollout(strip_proxy=True))),
+        *((decorate, "prompt_template") for decorate in (prompt_rollout, prompt_rollout())),
+    ],
+)
+async def test_decorator_of_a_kind_gives_its_resource(decorate: Any, name: str) -> None:
+    agent = decorate(with_parameters((name,), is_async=True))
+    assert await call(agent) == {"task": "task", name: GIVEN[name]}
 
 
 def test_decorator_of_a_kind_wants_its_parameter() -> None:
@@ -209,14 +192,6 @@ def test_agent_is_still_the_function_to_whoever_calls_it() -> None:
     assert solver("Q: ", PromptTemplate(template="x")) == "Q: x"
     assert solver("Q: ", prompt_template=PromptTemplate(template="y")) == "Q: y"
     assert (solver.__name__, solver.__doc__, solver.__module__) == ("solver", "Solve it.", __name__)  # type: ignore[attr-defined]
-
-
-async def test_call_of_an_async_agent_is_awaited_as_the_function_would_be() -> None:
-    @rollout
-    async def solver(task: int) -> int:
-        return task + 1
-
-    assert await solver(1) == 2
 
 
 async def test_variadic_parameters_are_left_alone() -> None:

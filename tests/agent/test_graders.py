@@ -123,9 +123,3 @@ def test_grader_that_needs_a_model_says_so_where_there_is_none() -> None:
     with pytest.raises(MissingResource, match=r"judge needs a resource of type LLM, but has: main_prompt \(PromptTem"):
         given(Grader(judge), {"main_prompt": PromptTemplate(template="Answer.")})
     assert score(lambda result, llm=None: llm) is None
-
-
-def test_parameter_by_position_only_says_what_to_leave_out() -> None:
-    expected = "takes 'result' by position only; what a grader is given, it is given by name: leave out the '/'"
-    with pytest.raises(InvalidComponent, match=re.escape(expected)):
-        Grader(lambda result, /: 1.0)

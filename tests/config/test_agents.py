@@ -77,7 +77,6 @@ def test_service_is_named_by_its_url(write: WriteFile) -> None:
         ("{command: [./solve]}", r"config\.yaml:1: agent: there is no program '\./solve' in /"),
         ("{command: [echo], reward: grade}", r"agent: reward is 'grade'; it has to be 'output', 'file', 'report' or"),
         ("{url: 'localhost:1'}", r"config\.yaml:1: agent: url is 'localhost:1'; it is the URL of a service"),
-        ("{url: 'http://h/', client: 'my_agent:Nobody'}", r"config\.yaml:1: agent: .*'my_agent' has no 'Nobody'"),
         (
             "{url: 'http://h/', command: [echo]}",
             r"agent is a mapping with 'url', 'command'; it has to be 'module:name', ",

@@ -75,15 +75,6 @@ async def test_runners_end_when_the_algorithm_has_ended(store: InMemoryLightning
     assert sorted(runners.ended) == [0, 1, 2]
 
 
-async def test_algorithm_that_needs_no_runner_ends_at_once(store: InMemoryLightningStore) -> None:
-    async def algorithm(store: LightningStore) -> None: ...
-
-    runners = Runners()
-    await LocalStrategy(n_runners=2).execute(algorithm, runners, store)
-
-    assert sorted(runners.ended) == sorted(runners.started)
-
-
 async def test_what_the_algorithm_raises_is_raised_when_all_runners_have_ended(store: InMemoryLightningStore) -> None:
     runners = Runners()
     error = ValueError("no gradient")
@@ -165,21 +156,6 @@ async def test_runner_that_was_cancelled_from_inside_ends_the_run(store: InMemor
 
     with pytest.raises(ExecutionError, match="runner 0 was cancelled from inside"):
         await LocalStrategy().execute(forever, runner, store)
-
-
-async def test_work_that_no_runner_is_left_for_is_an_error_and_no_hang(store: InMemoryLightningStore) -> None:
-    async def algorithm(store: LightningStore) -> None:
-        rollouts = [await store.enqueue_rollout(number) for number in range(5)]
-        await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in rollouts])
-
-    with pytest.raises(
-        ExecutionError,
-        match=r"all 2 runners have reached their max_rollouts, and rollout ro-\w+ still waits; "
-        "raise max_rollouts or n_runners",
-    ):
-        await LocalStrategy(n_runners=2).execute(algorithm, Runners(limit=2), store)
-
-    assert sorted(each.status for each in await store.query_rollouts()) == ["queuing"] + ["succeeded"] * 4
 
 
 async def test_work_that_is_queued_after_the_last_runner_is_an_error_and_stays_in_the_queue_unclaimed(

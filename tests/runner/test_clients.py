@@ -97,6 +97,7 @@ def test_a_model_that_may_answer_later_is_a_fault_whatever_client_says_so(error:
         openai.AuthenticationError("401", response=answer(401), body=None),
         httpx.HTTPStatusError("404", request=REQUEST, response=answer(404)),
         foreign("my_agent", status_code=429),
+        type("APIConnectionError", (Exception,), {})(),
         ConnectionError("from anywhere"),
         TimeoutError("from anywhere"),
         ExceptionGroup("some", [LIMIT, ValueError("wrong")]),

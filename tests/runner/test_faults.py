@@ -19,7 +19,7 @@ from lightning_core.runner import LitAgentRunner
 from lightning_core.runner.clients import PATIENCE_SECONDS
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, Rollout, RolloutConfig, Span
+from lightning_core.types import PromptTemplate, ResourcesUpdate, Rollout, RolloutConfig, Span
 from tests.runner.conftest import look_at
 
 if TYPE_CHECKING:
@@ -34,20 +34,6 @@ def dead_port() -> Iterator[int]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
-
-
-async def test_fault_that_an_agent_raises_is_no_failure_of_it(
-    make_agent: "MakeAgent", run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
-) -> None:
-    def agent() -> None:
-        raise Fault("the model's server went away")
-
-    ran = await run_agent(make_agent(agent))
-
-    assert (ran.rollout.status, ran.attempt.status) == ("requeuing", "failed")
-    assert ran.attempt.metadata == {"fault": "Fault: the model's server went away"}
-    assert [span.name for span in ran.spans] == ["agentlightning.exception"]
-    assert "lightning.fault" in caplog.text
 
 
 async def test_a_fault_that_names_the_rollout_is_warned_of_once_a_run(
@@ -86,17 +72,6 @@ async def test_model_that_cannot_be_reached_is_a_fault(
     assert ran.rollout.status == "requeuing"
     assert ran.attempt.metadata is not None
     assert ran.attempt.metadata["fault"].startswith(f"{name}: ")
-
-
-async def test_error_of_an_agent_that_only_sounds_like_one_is_a_failure(run_agent: "RunAgent") -> None:
-    class APIConnectionError(Exception):
-        pass
-
-    @rollout
-    async def agent(task: Any) -> None:
-        raise APIConnectionError
-
-    assert (await run_agent(agent)).rollout.status == "failed"
 
 
 async def test_group_of_faults_is_a_fault_and_a_mixed_one_is_not(run_agent: "RunAgent") -> None:
@@ -266,13 +241,6 @@ async def test_resources_that_are_gone_are_a_fault() -> None:
     assert attempt.metadata == {
         "fault": f"Fault: the resources {update.resources_id} of rollout {queued.rollout_id} are not there"
     }
-
-
-async def test_resource_that_the_agent_lacks_is_no_fault(run_agent: "RunAgent") -> None:
-    @rollout
-    async def agent(task: Any, llm: LLM) -> None: ...
-
-    assert (await run_agent(agent)).rollout.status == "failed"
 
 
 @pytest.mark.parametrize("returned", [False, True], ids=["recorded", "returned"])

@@ -1,7 +1,5 @@
 import asyncio
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,38 +8,20 @@ from lightning_core.agent import rollout
 from lightning_core.emitter import (
     emit_message,
     emit_reward,
-    find_final_reward,
     get_message_value,
     get_rewards_from_span,
 )
-from lightning_core.errors import Fault, GraderError, NoActiveTracer
+from lightning_core.errors import Fault, NoActiveTracer
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, SpanCoreFields
+from lightning_core.types import AttemptedRollout, Rollout, RolloutConfig, Span, SpanCoreFields
+from tests.runner.conftest import Ran, look_at
 
 if TYPE_CHECKING:
     from tests.runner.conftest import LoopClock
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
-
-
-@dataclass
-class Ran:
-    """What the store knows after a runner has run one rollout."""
-
-    rollout: Rollout
-    attempt: Attempt
-    spans: list[Span]
-
-    @property
-    def reward(self) -> float | None:
-        return find_final_reward(self.spans)
-
-    @property
-    def failure(self) -> dict[str, str]:
-        failure: dict[str, str] = (self.attempt.metadata or {})["failure"]
-        return {name: text for name, text in failure.items() if name != "where"}
 
 
 @rollout
@@ -58,10 +38,7 @@ async def graded(
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1, reward=grader)
     with runner.run_context(agent=agent, store=store):
         await runner.iter()
-    ended, attempt = await store.get_rollout_by_id(queued.rollout_id), await store.get_latest_attempt(queued.rollout_id)
-    assert ended is not None
-    assert attempt is not None
-    return Ran(ended, attempt, list(await store.query_spans(queued.rollout_id)))
+    return await look_at(store, queued.rollout_id)
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -148,41 +125,6 @@ async def test_what_a_grader_does_is_not_part_of_the_trace(store: InMemoryLightn
     assert len(ran.spans) == 2
 
 
-async def test_reward_of_the_grader_is_told_to_hooks(store: InMemoryLightningStore) -> None:
-    told = []
-
-    class Listener:
-        def lightning_rollout_end(self, reward: float | None, spans: Any) -> None:
-            told.append((reward, len(spans)))
-
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, reward=lambda result: 0.5)
-    with runner.run_context(agent=echo, store=store, hooks=Listener()):
-        await runner.iter()
-
-    assert told == [(0.5, 2)]
-
-
-async def test_sync_graders_run_at_the_same_time(store: InMemoryLightningStore) -> None:
-    meeting = threading.Barrier(2, timeout=20)
-
-    def judge(result: Any) -> float:
-        meeting.wait()
-        return 1.0
-
-    queued = [await store.enqueue_rollout(number) for number in range(2)]
-
-    async def run(worker_id: int) -> None:
-        runner = LitAgentRunner(OtelTracer(), max_rollouts=1, reward=judge)
-        with runner.run_context(agent=echo, store=store, worker_id=worker_id):
-            await runner.iter()
-
-    await asyncio.gather(run(0), run(1))
-
-    ended = await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=0)
-    assert [each.status for each in ended] == ["succeeded", "succeeded"]
-
-
 # What goes wrong
 
 
@@ -266,17 +208,3 @@ async def test_grader_of_a_cancelled_rollout_is_stopped(store: InMemoryLightning
     ran = await graded(store, judge, "task")
 
     assert (ran.rollout.status, ran.failure["type"]) == ("cancelled", "AttemptStopped")
-
-
-async def test_step_raises_what_the_grader_did(store: InMemoryLightningStore) -> None:
-    runner = LitAgentRunner(OtelTracer(), reward=lambda result: result["answer"])
-    with (
-        runner.run_context(agent=echo, store=store),
-        pytest.raises(GraderError, match="KeyError: 'answer'") as raised,
-    ):
-        await runner.step({})
-
-    assert isinstance(raised.value.__cause__, KeyError)
-    (ended,) = await store.query_rollouts()
-    assert ended.status == "failed"
-    assert find_final_reward(await store.query_spans(ended.rollout_id)) is None

@@ -55,16 +55,6 @@ class Endings:
 # How far it goes
 
 
-async def test_runner_stops_after_max_rollouts(store: InMemoryLightningStore) -> None:
-    for number in range(3):
-        await store.enqueue_rollout(number)
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=succeeds, store=store):
-        await runner.iter()
-
-    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
-
-
 async def test_runner_waits_for_work() -> None:
     store = AwaitedStore()
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
@@ -81,17 +71,6 @@ async def test_runner_waits_for_work() -> None:
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="max_rollouts is 0; it is at least 1, or None for no limit"):
         LitAgentRunner(OtelTracer(), max_rollouts=0)
-
-
-async def test_runner_that_waits_for_work_is_cancelled_at_once() -> None:
-    store = AwaitedStore()
-    runner = LitAgentRunner(OtelTracer())
-    with runner.run_context(agent=succeeds, store=store):
-        running = asyncio.create_task(runner.iter())
-        await store.asked.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
 
 
 async def test_claim_that_fails_while_it_is_cancelled_does_not_hide_the_cancellation(
@@ -153,44 +132,6 @@ async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_reco
 # Retries, and results that come too late
 
 
-async def test_failed_attempt_is_tried_again_as_often_as_allowed(run_agent: "RunAgent") -> None:
-    attempts = []
-
-    @rollout
-    def agent(task: Any, rollout: AttemptedRollout) -> float:
-        attempts.append(rollout.attempt.sequence_id)
-        if len(attempts) < 3:
-            raise ValueError("flaky")
-        return 1.0
-
-    ran = await run_agent(agent, attempts=3, config=RolloutConfig(max_attempts=3, retry_condition=["failed"]))
-
-    assert attempts == [1, 2, 3]
-    assert (ran.rollout.status, ran.attempt.sequence_id, ran.reward) == ("succeeded", 3, 1.0)
-
-
-async def test_rollout_fails_when_no_attempt_is_left(run_agent: "RunAgent", store: InMemoryLightningStore) -> None:
-    @rollout
-    def agent(task: Any) -> None:
-        raise ValueError("always")
-
-    ran = await run_agent(agent, attempts=2, config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
-
-    assert ran.rollout.status == "failed"
-    attempts = await store.query_attempts(ran.rollout.rollout_id)
-    assert [each.status for each in attempts] == ["failed", "failed"]
-
-
-async def test_failure_that_is_not_in_the_retry_condition_is_final(run_agent: "RunAgent") -> None:
-    @rollout
-    def agent(task: Any) -> None:
-        raise ValueError("once")
-
-    ran = await run_agent(agent, config=RolloutConfig(max_attempts=5, retry_condition=["timeout"]))
-
-    assert (ran.rollout.status, ran.attempt.sequence_id) == ("failed", 1)
-
-
 async def test_result_of_an_attempt_that_was_given_up_changes_nothing(
     store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,19 +169,6 @@ async def test_result_of_an_attempt_that_was_given_up_changes_nothing(
     assert [each.status for each in attempts] == ["timeout", "succeeded"]
     assert endings.told == [("task", "succeeded", "succeeded", 1.0)]
     assert "lightning.late_result" in caplog.text
-
-
-async def test_agent_whose_rollout_was_cancelled_does_not_revive_it(
-    store: InMemoryLightningStore, run_agent: "RunAgent"
-) -> None:
-    @rollout
-    async def agent(task: Any, rollout: Rollout) -> float:
-        await store.update_rollout(rollout.rollout_id, status="cancelled")
-        return 1.0
-
-    ran = await run_agent(agent)
-
-    assert (ran.rollout.status, ran.attempt.status) == ("cancelled", "succeeded")
 
 
 # A store that fails
@@ -293,22 +221,6 @@ async def test_hook_is_told_of_each_attempt_when_its_outcome_is_stored(
 
     assert endings.told == [("task", "requeuing", "failed", None), ("task", "succeeded", "succeeded", 0.5)]
     assert endings.stored == ["failed", "succeeded"]
-
-
-async def test_hook_is_given_the_reward_of_spans_that_were_returned(
-    store: InMemoryLightningStore, run_agent: "RunAgent"
-) -> None:
-    endings = Endings(store)
-
-    @rollout
-    def agent(task: Any) -> list[Any]:
-        emit_reward(0.1)
-        return [emit_reward(0.7, propagate=False)]
-
-    ran = await run_agent(agent, "task", hooks=Hooks([endings]))
-
-    assert endings.told == [("task", "succeeded", "succeeded", ran.reward)]
-    assert ran.reward == 0.7
 
 
 async def test_hook_that_raises_disturbs_neither_the_rollout_nor_the_runner(

@@ -55,15 +55,6 @@ async def test_thread_ends_with_its_last_user_and_comes_back_for_the_next() -> N
     assert threads[0] is not threads[1]
 
 
-async def test_work_that_is_ended_before_it_began_is_no_trouble() -> None:
-    pacemaker = Pacemaker()
-    for _ in range(20):
-        work = Work()
-        async with pacemaker.running(work):
-            pass
-        assert work.ended == work.began
-
-
 async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

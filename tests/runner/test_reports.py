@@ -14,7 +14,7 @@ from lightning_core.tracer import OtelTracer, trace
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, Span
 
 if TYPE_CHECKING:
-    from tests.runner.conftest import RunAgent
+    pass
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -31,21 +31,6 @@ class Endings:
     ) -> None:
         self.told.append((rollout.status, attempt.status, reward))
         self.spans = spans
-
-
-async def test_failure_is_added_to_what_others_wrote_into_the_metadata_meanwhile(
-    store: InMemoryLightningStore, run_agent: "RunAgent"
-) -> None:
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> None:
-        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, metadata={"node": "gpu-3"})
-        raise ValueError("no answer")
-
-    ran = await run_agent(agent)
-
-    assert ran.failure == {"type": "ValueError", "message": "no answer"}
-    assert ran.attempt.metadata is not None
-    assert ran.attempt.metadata["node"] == "gpu-3"
 
 
 async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost() -> None:
@@ -70,22 +55,6 @@ async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost() -> 
     assert attempt is not None
     assert attempt.metadata is not None
     assert attempt.metadata.keys() == {"node", "failure"}
-
-
-async def test_failure_of_a_deleted_rollout_is_late(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> None:
-        await store.delete_run()
-        raise ValueError("no answer")
-
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
-
-    assert "lightning.late_result" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["queued again", "begun anew"])
@@ -151,23 +120,6 @@ async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(monkeyp
 
     assert endings.told == [("succeeded", "succeeded", 0.75)]
     assert [span.sequence_id for span in endings.spans] == [1, 2, 3]
-
-
-async def test_hook_is_told_of_spans_that_were_returned_when_their_delivery_was_repeated() -> None:
-    store, endings = Repeating(), Endings()
-
-    @rollout
-    async def agent(task: Any) -> list[Any]:
-        emit_reward(0.25)
-        return [emit_reward(0.75, propagate=False)]
-
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store, hooks=endings):
-        await runner.iter()
-
-    assert endings.told == [("succeeded", "succeeded", 0.75)]
-    assert [span.sequence_id for span in endings.spans] == [1, 2]
 
 
 async def test_hook_is_told_the_reward_of_a_grader_whose_delivery_was_repeated() -> None:

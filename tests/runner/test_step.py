@@ -14,27 +14,6 @@ from lightning_core.types import NamedResources, PromptTemplate, Rollout
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 
-async def test_step_runs_the_agent_once_past_the_queue(store: InMemoryLightningStore) -> None:
-    queued = await store.enqueue_rollout("queued")
-
-    @rollout
-    async def agent(task: str) -> float:
-        return float(len(task))
-
-    runner = LitAgentRunner(OtelTracer())
-    with runner.run_context(agent=agent, store=store, worker_id=3):
-        ended = await runner.step("now", mode="val")
-
-    assert (ended.input, ended.mode, ended.status) == ("now", "val", "succeeded")
-    attempt = await store.get_latest_attempt(ended.rollout_id)
-    assert attempt is not None
-    assert attempt.worker_id == "worker-3"
-    assert find_final_reward(await store.query_spans(ended.rollout_id)) == 3.0
-    untouched = await store.get_rollout_by_id(queued.rollout_id)
-    assert untouched is not None
-    assert untouched.status == "queuing"
-
-
 async def test_resources_of_a_step_become_the_latest(store: InMemoryLightningStore) -> None:
     seen = []
 
@@ -51,19 +30,6 @@ async def test_resources_of_a_step_become_the_latest(store: InMemoryLightningSto
     latest = await store.get_latest_resources()
     assert latest is not None
     assert first.resources_id == second.resources_id == latest.resources_id
-
-
-async def test_step_raises_what_the_agent_raised_and_records_it(store: InMemoryLightningStore) -> None:
-    @rollout
-    def agent(task: Any) -> None:
-        raise KeyError("answer")
-
-    runner = LitAgentRunner(OtelTracer())
-    with runner.run_context(agent=agent, store=store), pytest.raises(KeyError, match="answer"):
-        await runner.step("task")
-
-    (ended,) = await store.query_rollouts()
-    assert ended.status == "failed"
 
 
 async def test_steps_of_one_runner_may_overlap(store: InMemoryLightningStore) -> None:

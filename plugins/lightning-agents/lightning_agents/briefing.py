@@ -1,7 +1,7 @@
 """What an agent outside of this process has to know of one attempt."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -136,7 +136,4 @@ def reward_of_value(value: Any, where: str) -> Reward:
 
 
 def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # an integer that is larger than any float
-        return False
+    return isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max

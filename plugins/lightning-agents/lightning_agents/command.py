@@ -78,13 +78,11 @@ def briefing_variables(briefing: Briefing, prompt: str | None, folder: Path) -> 
         }
     if briefing.report_url is not None:
         told |= {"AGL_REPORT_URL": briefing.report_url, "AGL_REPORT_KEY": briefing.key}
-    texts = {}
-    if briefing.prompt_template is not None:
-        texts["AGL_PROMPT_TEMPLATE"] = briefing.prompt_template.template
     if prompt is not None:
         told[PROMPT_FILE] = str(folder / "prompt.txt")
-        texts["AGL_PROMPT"] = prompt
-    return told | {name: text for name, text in texts.items() if _is_short(f"{name}={text}")}
+    template = None if briefing.prompt_template is None else briefing.prompt_template.template
+    texts = {"AGL_PROMPT_TEMPLATE": template, "AGL_PROMPT": prompt}
+    return told | {name: text for name, text in texts.items() if text is not None and _is_short(f"{name}={text}")}
 
 
 def mapped_variables(task: Any, fields: Mapping[str, str]) -> dict[str, str]:
@@ -98,21 +96,6 @@ def mapped_variables(task: Any, fields: Mapping[str, str]) -> dict[str, str]:
         InvalidTask: When the task does not have a field.
     """
     return {name: _text(_field(task, path, name)) for name, path in fields.items()}
-
-
-def check_variables(environment: Mapping[str, str]) -> None:
-    """Refuse variables that no program can be given.
-
-    Raises:
-        InvalidTask: When one has a null character, or half of a surrogate pair.
-    """
-    for name, value in environment.items():
-        try:
-            is_good = b"\0" not in os.fsencode(value)
-        except UnicodeEncodeError:
-            is_good = False
-        if not is_good:
-            raise InvalidTask(f"the variable {name} has a character that no variable can have; see {TASK_FILE} instead")
 
 
 def _is_short(variable: str) -> bool:
@@ -151,7 +134,6 @@ class CommandAgent(LitAgent[Any]):
     """Runs a program for each rollout.
 
     The program gets the task as JSON on its standard input and in the file `AGL_TASK_FILE`, the model in
-    `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
     `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the others of `MODEL_VARIABLES`), and more in further variables; see the
     guide. Of the environment of this process it gets what `KEPT` names, and what `pass_variables` does.
 
@@ -192,10 +174,10 @@ class CommandAgent(LitAgent[Any]):
         if os.name != "posix":
             raise InvalidAgent("a CommandAgent needs process groups, which this system does not have")
         check_reward(reward, _REWARDS)
-        if isinstance(max_output_bytes, bool) or not isinstance(max_output_bytes, int) or max_output_bytes < 1:
+        if max_output_bytes < 1:
             raise InvalidAgent(f"max_output_bytes is {max_output_bytes!r}; it is a number of bytes, 1 or more")
         for name, field in self.task_variables.items():
-            if not _VARIABLE.fullmatch(str(name)) or not isinstance(field, str) or not field:
+            if not _VARIABLE.fullmatch(name) or not field:
                 raise InvalidAgent(
                     f"task_variables has {name!r}: {field!r}; it leads from names of variables to fields of the task, "
                     "as in {'QUESTION': 'question'}"
@@ -224,7 +206,6 @@ class CommandAgent(LitAgent[Any]):
         try:
             with tempfile.TemporaryDirectory(prefix="agl-attempt-", ignore_cleanup_errors=True) as folder:
                 environment |= briefing_variables(briefing, prompt, Path(folder))
-                check_variables(environment)
                 _write(environment[TASK_FILE], task_json)
                 if prompt is not None:
                     _write(environment[PROMPT_FILE], prompt.encode("utf-8", "replace"))
@@ -270,17 +251,10 @@ class CommandAgent(LitAgent[Any]):
             return reward_of_text(
                 self._without_secrets(line, briefing), f"the last line that the program {self.name} printed"
             )
-        try:
-            if reward_file.exists() and not reward_file.is_file():  # to read a pipe without a writer would wait
-                raise InvalidResult(
-                    f"the program {self.name} has left something that is not a file as {REWARD_FILE}; it is {WANTED}"
-                )
-            with reward_file.open("rb") as file:
-                text = file.read(_MAX_REWARD_BYTES).decode("utf-8", "replace")
-        except OSError as exc:
-            raise InvalidResult(
-                f"the program {self.name} has left no reward in the file {REWARD_FILE}: {exc.strerror}; it is {WANTED}"
-            ) from exc
+        if not reward_file.is_file():  # to read a pipe without a writer would wait
+            raise InvalidResult(f"the program {self.name} has left no file {REWARD_FILE}; it has {WANTED}")
+        with reward_file.open("rb") as file:
+            text = file.read(_MAX_REWARD_BYTES).decode("utf-8", "replace")
         return reward_of_text(
             self._without_secrets(text, briefing), f"what the program {self.name} has left in {REWARD_FILE}"
         )
@@ -328,19 +302,16 @@ class CommandAgent(LitAgent[Any]):
 
 
 def _checked_command(command: Sequence[str]) -> list[str]:
-    example = "['python', 'solve.py']"
-    if isinstance(command, str):
+    if isinstance(command, str) or not command or not command[0].strip():
         raise InvalidAgent(
-            f"command is the text {command!r}; it is a list, as in {example}, or ['sh', '-c', {command!r}]"
+            f"command is {command!r}; it is a list with a program and its arguments, as in ['python', 'solve.py']; "
+            "for a line of the shell ['sh', '-c', '...']"
         )
-    parts = list(command) if isinstance(command, Sequence) else []
-    if not parts or not all(isinstance(part, str) and "\0" not in part for part in parts) or not parts[0].strip():
-        raise InvalidAgent(f"command is {command!r}; it is a list with a program and its arguments, as in {example}")
-    return parts
+    return list(command)
 
 
 def _checked_names(names: Sequence[str]) -> list[str]:
-    if isinstance(names, str) or not all(isinstance(name, str) and _VARIABLE.fullmatch(name) for name in names):
+    if isinstance(names, str):
         raise InvalidAgent(f"pass_variables is {names!r}; it is a list of names of variables, as in ['HF_TOKEN']")
     for name in names:
         if name not in os.environ:
@@ -353,19 +324,13 @@ def _require_program(program: str, folder: str, environment: Mapping[str, str]) 
         raise InvalidAgent(f"folder is {folder!r}, and there is none")
     if os.sep in program:
         path = os.path.join(folder, program)
-        if not os.path.isfile(path):
-            raise InvalidAgent(f"there is no program {program!r} in {folder}")
-        if not os.access(path, os.X_OK):
+        if shutil.which(path) is None:
             raise InvalidAgent(
-                f"{path} is not a program: make it executable, or name what runs it, as in ['python', ...]"
+                f"there is no program {program!r} in {folder}: make it executable, or name what runs it, as in "
+                "['python', ...]"
             )
     elif shutil.which(program, path=environment.get("PATH")) is None:
-        here = (
-            ", which does not have the current folder; for that write './...'"
-            if (Path(folder) / program).exists()
-            else ""
-        )
-        raise InvalidAgent(f"there is no program {program!r} on the PATH{here}")
+        raise InvalidAgent(f"there is no program {program!r} on the PATH; for one in the folder write './{program}'")
 
 
 def _write(path: str, content: bytes) -> None:
@@ -380,5 +345,4 @@ def _last_line(text: str) -> str:
 def _in_words(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
-    known = -status in set(signal.Signals)
-    return f"was ended by the signal {signal.Signals(-status).name if known else -status}"
+    return f"was ended by the signal {signal.strsignal(-status) or -status}"

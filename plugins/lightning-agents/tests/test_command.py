@@ -68,19 +68,12 @@ async def test_file_has_the_reward_and_output_is_free() -> None:
     assert find_final_reward(ran.spans) == 0.25
 
 
-async def test_file_that_was_not_written_is_a_failure() -> None:
-    ran = await run(shell("echo 1", reward="file"))
-
-    assert ran.failure is not None
-    assert "has left no reward in the file AGL_REWARD_FILE: No such file" in ran.failure["message"]
-
-
-@pytest.mark.parametrize("make", ["mkfifo", "mkdir", "ln -s /dev/zero"])
+@pytest.mark.parametrize("make", ["echo 1; :", "mkfifo", "mkdir", "ln -s /dev/zero"])
 async def test_what_is_no_file_is_a_failure_and_is_not_waited_for(make: str) -> None:
     ran = await run(shell(f'{make} "$AGL_REWARD_FILE"', reward="file"))
 
     assert ran.failure is not None
-    assert "has left something that is not a file as AGL_REWARD_FILE; it is " in ran.failure["message"]
+    assert "has left no file AGL_REWARD_FILE; it has a number or a JSON object" in ran.failure["message"]
 
 
 async def test_grader_is_given_all_that_was_printed() -> None:
@@ -171,7 +164,6 @@ async def test_fields_of_the_task_come_in_variables_of_their_own() -> None:
     [
         ({"q": 1}, r"the task has no field 'question' for the variable Q: there is no 'question' \(there: q\)"),
         ("text", r"no field 'question' for the variable Q: .*\(there: it is a str\)"),
-        ({"question": "a\0b"}, "the variable Q has a character that no variable can have; see AGL_TASK_FILE instead"),
         ({"question": "x" * 3_000_000}, "are too large for this system; the largest is Q, with 3000000 characters"),
         ({"question": object()}, "the task cannot be written as JSON"),
     ],
@@ -223,7 +215,7 @@ async def test_signal_is_named() -> None:
     ran = await run(shell("kill -SEGV $$"))
 
     assert ran.failure is not None
-    assert "was ended by the signal SIGSEGV; it wrote no stderr" in ran.failure["message"]
+    assert "was ended by the signal Segmentation fault; it wrote no stderr" in ran.failure["message"]
 
 
 async def test_exit_status_75_is_a_fault_and_no_attempt_is_used_up() -> None:
@@ -275,12 +267,14 @@ async def test_keys_that_a_program_prints_are_not_recorded(monkeypatch: pytest.M
     [
         ({"command": []}, r"command is \[\]; it is a list with a program"),
         ({"command": [" "]}, r"command is \[' '\]"),
-        ({"command": "python solve.py"}, r"command is the text .*as in .* or \['sh', '-c', 'python solve.py'\]"),
-        ({"command": ["python", 5]}, "it is a list with a program and its arguments"),
+        (
+            {"command": "python solve.py"},
+            r"command is 'python solve.py'; it is a list .* of the shell \['sh', '-c', ",
+        ),
         ({"command": ["no-such-program-anywhere"]}, "there is no program 'no-such-program-anywhere' on the PATH"),
         ({"command": ["./solve"]}, r"there is no program './solve' in /"),
-        ({"command": ["solve.py"]}, r"on the PATH, which does not have the current folder; for that write './...'"),
-        ({"command": ["./solve.py"]}, r"solve\.py is not a program: make it executable, or name what runs it"),
+        ({"command": ["solve.py"]}, r"on the PATH; for one in the folder write './solve.py'"),
+        ({"command": ["./solve.py"]}, r"no program './solve.py' in .*: make it executable, or name what runs it"),
         ({"folder": "/no/such/folder"}, "folder is '/no/such/folder', and there is none"),
         ({"reward": "outptu"}, r"reward is 'outptu'; it is one of output, file, report, grader. Did you mean 'output'"),
         ({"pass_variables": "HOME"}, r"pass_variables is 'HOME'; it is a list"),

@@ -1,13 +1,10 @@
 """A service as an agent: what it is asked, what its answers mean, and what is a fault."""
 
 import asyncio
-import json
-import os
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,14 +14,13 @@ from lightning_proxy import LLMProxy
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 from programs import run, run_until_timeout
-from service_client import Client
 
-from lightning_core import FitResult, Trainer
+from lightning_core import Trainer
 from lightning_core.emitter import find_final_reward, get_rewards_from_span
-from lightning_core.errors import InvalidAgent, NoRewards, UnknownComponent
+from lightning_core.errors import InvalidAgent
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM
+from lightning_core.types import LLM, NamedResources, PromptTemplate
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAIN = LLM(endpoint="http://127.0.0.1:1/v1", model="small", sampling_parameters={"temperature": 0.5})
@@ -74,11 +70,6 @@ async def service() -> AsyncIterator[Service]:
     made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/rollout"
     yield made
     await runner.cleanup()
-
-
-@pytest.fixture(autouse=True)
-def no_notify_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LLM_SERVER_NOTIFY_FILE", raising=False)
 
 
 @pytest.fixture
@@ -192,11 +183,11 @@ async def test_service_that_goes_away_before_its_answer_is_a_fault(service: Serv
     assert "is out of reach" in ((await run(HttpAgent(service.url))).fault or "")
 
 
-@pytest.mark.parametrize("client", ["", "service_client:Client"], ids=["own words", "client"])
-async def test_service_says_itself_that_what_it_needs_is_out_of_reach(service: Service, client: str) -> None:
-    service.says('{"fault": "the index is being rebuilt"}', 200 if client else 503)
+@pytest.mark.parametrize("status", [200, 503])
+async def test_service_says_itself_that_what_it_needs_is_out_of_reach(service: Service, status: int) -> None:
+    service.says('{"fault": "the index is being rebuilt"}', status)
 
-    assert (await run(HttpAgent(service.url, client=client or None), {"question": "?"})).fault == (
+    assert (await run(HttpAgent(service.url))).fault == (
         f"Fault: the service {service.url} says that what it needs is out of reach: the index is being rebuilt"
     )
 
@@ -258,205 +249,6 @@ async def test_service_calls_its_model_and_reports_through_the_proxy(service: Se
     assert find_final_reward(spans) == 1.0
 
 
-# A service that learns the endpoint from a file
-
-
-@pytest.mark.parametrize("by_variable", [False, True], ids=["option", "variable"])
-async def test_notify_file_has_the_address_before_the_first_request(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_variable: bool
-) -> None:
-    file = tmp_path / "llm_server.notify"
-    seen: list[str] = []
-
-    async def look(_: web.Request) -> web.Response:
-        seen.append(file.read_text().splitlines()[0].strip())
-        return web.json_response(1)
-
-    service.answer = look
-    if by_variable:
-        monkeypatch.setenv("LLM_SERVER_NOTIFY_FILE", str(file))
-    agent = HttpAgent(service.url, notify_file=None if by_variable else file)
-
-    for endpoint in ("http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/v1", "http://gpu:9/v1"):
-        await run(agent, resources={"main_llm": MAIN.model_copy(update={"endpoint": endpoint})})
-
-    assert seen == ["10.0.0.1:8000", "10.0.0.1:8000", "gpu:9"]
-    assert os.listdir(tmp_path) == ["llm_server.notify"]
-
-
-@pytest.mark.parametrize("endpoint", ["https://api.example.org/v1", "http://host:1/models/v1", "http://host:1"])
-async def test_endpoint_that_the_notify_file_cannot_tell_is_a_failure(
-    service: Service, tmp_path: Path, endpoint: str
-) -> None:
-    agent = HttpAgent(service.url, notify_file=tmp_path / "notify")
-
-    ran = await run(agent, resources={"main_llm": MAIN.model_copy(update={"endpoint": endpoint})})
-
-    assert ran.failure is not None
-    assert f"the endpoint '{endpoint}' cannot be told so" in ran.failure["message"]
-    assert service.bodies == []
-
-
-# A client of the user's own, as verl's recipe for agents that are services has it
-
-
-class LetGo:
-    """Remembers what it was made with, and how it was let go of."""
-
-    ways: ClassVar[list[str]] = []
-
-    def __init__(self, server_address: str) -> None:
-        self.ways.append("made")
-
-    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> int:
-        self.ways.append("chat")
-        return 1 // sample["divisor"]
-
-
-class Entered(LetGo):
-    async def __aenter__(self) -> None:
-        self.ways.append("entered")
-
-    async def __aexit__(self, *_: object) -> None:
-        self.ways.append("left")
-
-    async def aclose(self) -> None:
-        self.ways.append("closed, too")
-
-
-class ClosedAsync(LetGo):
-    async def aclose(self) -> None:
-        self.ways.append("aclose")
-
-
-class Closed(LetGo):
-    def close(self) -> None:
-        self.ways.append("close")
-
-
-class Told:
-    """Calls its model by what it is told."""
-
-    def __init__(self, server_address: str, *, base_url: str, api_key: str) -> None:
-        self.url, self.key = base_url, api_key
-
-    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> float:
-        said = {"model": "small", "messages": [{"role": "user", "content": sample["question"]}]}
-        bearer = {"authorization": f"Bearer {self.key}"}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/chat/completions", json=said, headers=bearer) as answer,
-        ):
-            return float((await answer.json())["choices"][0]["message"]["content"] == "ok")
-
-
-class NoClient:
-    def chat(self, trace_id: str) -> None: ...
-
-
-@pytest.mark.parametrize("client", [Client, "service_client:Client"], ids=["class", "path"])
-async def test_client_of_the_users_own_does_the_asking(service: Service, client: Any) -> None:
-    agent = HttpAgent(service.url, client=client)
-
-    ran = await run(agent, {"question": "?"}, resources={"main_llm": MAIN})
-
-    trace_id = service.bodies[0].pop("trace")
-    assert re.fullmatch(rf"{ran.rollout.rollout_id}/at-\w+", trace_id)
-    assert service.bodies == [{"params": {"temperature": 0.5}, "question": "?"}]
-    assert find_final_reward(ran.spans) == 1.0
-
-
-@pytest.mark.parametrize("divisor", [1, 0], ids=["well", "failed"])
-@pytest.mark.parametrize(
-    ("client", "ways"),
-    [
-        (LetGo, ["made", "chat"]),
-        (Entered, ["made", "entered", "chat", "left"]),
-        (ClosedAsync, ["made", "chat", "aclose"]),
-        (Closed, ["made", "chat", "close"]),
-    ],
-)
-async def test_client_is_let_go_of_after_its_rollout(
-    monkeypatch: pytest.MonkeyPatch, client: type, ways: list[str], divisor: int
-) -> None:
-    monkeypatch.setattr(LetGo, "ways", [])
-
-    ran = await run(HttpAgent("http://host/", client=client), {"divisor": divisor})
-
-    assert (LetGo.ways, ran.rollout.status) == (ways, "succeeded" if divisor else "failed")
-
-
-async def behind_proxy(agent: HttpAgent, key: str) -> tuple[FitResult, str]:
-    """Let a trainer with a proxy do a rollout; return what came of it, and of its failure."""
-    store = InMemoryLightningStore()
-    async with FakeEngine(["ok"]) as engine:
-        entry = {"model_name": "small", "litellm_params": {"model": "hosted_vllm/small", "api_base": engine.url}}
-        proxy = {"model_list": [entry], "key": key, "attribution_header": "trace_id"}
-        trainer = Trainer(algorithm="baseline", store=store, llm_proxy=proxy)
-        try:
-            result = await trainer.fit_async(agent, [{"question": "?"}])
-        except NoRewards as exc:
-            assert trainer.result is not None
-            return trainer.result, str(exc)
-    return result, ""
-
-
-@pytest.mark.parametrize("key", ["", "secret"], ids=["open", "keyed"])
-async def test_client_is_told_model_and_key_where_it_takes_them(key: str) -> None:
-    result, _ = await behind_proxy(HttpAgent("http://host/", client=Told), key)
-
-    assert (result.metrics["train_reward"], result.metrics["model_calls"]) == (1.0, 1.0)
-
-
-@pytest.mark.parametrize("way", ["client", "notify_file"])
-async def test_key_that_a_service_cannot_be_told_is_known_before_it_is_asked(
-    service: Service, tmp_path: Path, way: str
-) -> None:
-    options: Any = {"client": Client} if way == "client" else {"notify_file": tmp_path / "notify"}
-    agent = HttpAgent(service.url, **options)
-
-    _, failure = await behind_proxy(agent, "secret")
-
-    assert service.bodies == []
-    assert "wants the attempt's key, which the" in failure
-    assert ("client Client is not told; let" if way == "client" else "has no room for; leave it out") in failure
-    assert "or start the proxy without a key: llm_proxy={'key': '', ...}" in failure
-    result, _ = await behind_proxy(agent, "")
-    assert (result.status, len(service.bodies)) == ("succeeded", 1)
-
-
-async def test_proxy_that_is_away_is_a_fault_before_a_service_is_asked(service: Service) -> None:
-    model = ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="small", api_key="agl-at-1")
-
-    ran = await run(HttpAgent(service.url, client=Client), {"question": "?"}, resources={"main_llm": model})
-
-    assert "is out of reach" in (ran.fault or "")
-    assert service.bodies == []
-
-
-@pytest.mark.parametrize("name", ["trace_id", "sampling_params"])
-async def test_task_with_a_field_that_the_client_is_given_otherwise_is_refused(service: Service, name: str) -> None:
-    ran = await run(HttpAgent(service.url, client=Client), {"question": "?", name: "x"})
-
-    assert ran.failure is not None
-    assert ran.failure["type"] == "InvalidTask"
-    assert f"the task has a field '{name}'" in ran.failure["message"]
-    assert service.bodies == []
-
-
-async def test_client_tells_an_error_from_a_service_that_is_away(service: Service) -> None:
-    service.says("boom", 500)
-    failed = await run(HttpAgent(service.url, client=Client), {"question": "?"})
-    away = await run(HttpAgent("http://127.0.0.1:1/x", client=Client), {"question": "?"})
-    odd = await run(HttpAgent(service.url, client=Client), "a text")
-
-    assert failed.failure is not None
-    assert "answered 500: Internal Server Error" in failed.failure["message"]
-    assert "http://127.0.0.1:1/x is out of reach" in (away.fault or "")
-    assert odd.failure is not None
-    assert "takes the task's fields by name, and this task is a str" in odd.failure["message"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -464,15 +256,11 @@ async def test_client_tells_an_error_from_a_service_that_is_away(service: Servic
         ({"url": "ftp://host/x"}, "url is 'ftp://host/x'; it is the URL"),
         ({"url": "http://"}, "url is 'http://'; it is the URL"),
         ({"url": "http://host:99999/"}, "url is 'http://host:99999/': Port out of range"),
-        ({"url": 5}, "url is 5; it is the URL"),
         ({"reward": "output"}, "reward is 'output'; it is one of answer, report, grader"),
         (
             {"headers": {"Authorization": "os.environ/NOT_SET"}},
             "the header Authorization is to come from NOT_SET, which",
         ),
-        ({"headers": {"n": 5}}, "headers has 'n': 5; it is a text"),
-        ({"client": NoClient}, "it is a class with a method 'async def chat"),
-        ({"client": "programs:run"}, "client is .*:run'; it is a class with a method"),
     ],
 )
 def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str) -> None:
@@ -480,17 +268,12 @@ def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str) 
         HttpAgent(**{"url": "http://host/", **options})
 
 
-def test_client_that_is_not_there_is_known_before_a_run() -> None:
-    with pytest.raises(UnknownComponent, match="Did you mean 'Client'"):
-        HttpAgent("http://host/", client="service_client:Clint")
-
-
 @pytest.mark.slow
 async def test_services_are_asked_by_runner_processes(service: Service) -> None:
-    agent = HttpAgent(service.url, client=Client)
+    agent = HttpAgent(service.url)
     trainer = Trainer(algorithm="baseline", strategy="processes", n_runners=2)
 
-    result = await asyncio.to_thread(trainer.fit, agent, [{"question": "a"}, {"question": "b"}])
+    result = await asyncio.to_thread(trainer.fit, agent, ["a", "b"])
 
     assert result.metrics == {"train_reward": 1.0}
-    assert json.dumps(sorted(body["question"] for body in service.bodies)) == '["a", "b"]'
+    assert sorted(body["task"] for body in service.bodies) == ["a", "b"]

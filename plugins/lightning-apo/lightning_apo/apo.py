@@ -12,7 +12,7 @@ from lightning_apo.endpoint import Endpoint
 from lightning_apo.inputs import digest, split_samples
 from lightning_apo.messages import critic_request, editor_request, find_mark
 from lightning_apo.models import PromptModel
-from lightning_apo.plan import Options, Plan, plan_search
+from lightning_apo.plan import Options, Plan
 from lightning_apo.prompt_search import PromptSearch
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import SEARCH_VERSION, BeamSearch
@@ -129,10 +129,6 @@ class APO(PromptSearch[Options, Plan]):
         self._editor_request = editor_request(editor_template)
         self._result: Result | None = None
 
-    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> Plan:
-        """See `PromptSearch.plan_for`."""
-        return plan_search(self._options, n_train=n_train, n_val=n_val, n_prompts=n_prompts)
-
     def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
         """Return the best prompt so far; after a run, the best of the run.
 
@@ -173,11 +169,10 @@ class APO(PromptSearch[Options, Plan]):
             AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
             NoRewards: When no prompt gives a reward.
         """
-        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
         resources = self.get_initial_resources() or {}
         prompts = self._tuned_prompts(resources)
+        plan = self.plan(train_dataset, val_dataset)
         train, val = split_samples(train_dataset, val_dataset, algorithm="apo")
-        plan = plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=len(prompts))
         if train_dataset is not None and (left_out := len(train_dataset) - len(train)):
             logger.warning(
                 "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too", left_out

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
+from lightning_apo.inputs import seed_of, shuffled
 from lightning_apo.models import Answer, ModelFailed, unwrapped, why_unusable
-from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch
 

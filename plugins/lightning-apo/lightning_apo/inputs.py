@@ -1,11 +1,12 @@
 """What a prompt search is given: the prompts that it tunes, and its samples."""
 
 import hashlib
+import json
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_apo.samples import apart
 from lightning_core.errors import InvalidInput
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, sample_key
 
@@ -57,7 +58,8 @@ def split_samples(
                 f"{algorithm} needs a {name}, and got {what}; it learns from one dataset and chooses by another"
             )
     train, val = ([data[index] for index in range(len(data))] for data in given.values() if data is not None)
-    own = apart(train, val)
+    taken = {sample_key(sample) for sample in val}  # compared by their content
+    own = [sample for sample in train if sample_key(sample) not in taken]
     if not own:
         raise InvalidInput(
             f"all {len(train)} samples of the train_dataset are in the val_dataset, too; a prompt is chosen on samples "
@@ -74,3 +76,20 @@ def digest(text: str) -> str:
 def digest_of_all(samples: Sequence[Any]) -> str:
     """Return a few characters that tell lists of samples apart, in every process."""
     return digest("\n".join(_ADDRESS.sub("", sample_key(sample)) for sample in samples))
+
+
+def seed_of(*key: str | int) -> int:
+    """Derive a seed from what it is for.
+
+    The same key gives the same seed in every process and on every machine.
+
+    Returns:
+        A number of 31 bits, which every model endpoint takes.
+    """
+    digest = hashlib.blake2b(json.dumps(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 33
+
+
+def shuffled(size: int, *, seed: int) -> list[int]:
+    """Return the indexes of so many samples, in an order that the seed decides."""
+    return random.Random(seed).sample(range(size), size)

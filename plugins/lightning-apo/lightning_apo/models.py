@@ -7,6 +7,7 @@ from openai import AsyncOpenAI
 
 from lightning_apo.messages import Request, find_mark
 from lightning_core.errors import AlgorithmError
+from lightning_core.secrets import hide_in_text, remember_secrets
 from lightning_core.types import PromptTemplate
 
 _USER = re.compile(r"(?<=\w://)[^\s/]+@")
@@ -19,11 +20,6 @@ class ModelFailed(AlgorithmError):
 
 class NoAnswer(ModelFailed):
     """A model gave no answer at all: it, or what leads to it, is out of order."""
-
-
-def without_key(text: str, key: str) -> str:
-    """Take a key out of a text that may be shown. What is short is a word, such as `none`, and not a secret."""
-    return text.replace(key, "***") if len(key) >= 8 else text
 
 
 class Answer(NamedTuple):
@@ -49,30 +45,26 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
             model=model, messages=[{"role": "user", "content": text}], temperature=temperature, seed=seed
         )
     except Exception as exc:  # a client also raises what reading half a reply raises, or its own transport
-        origin = f" ({exc.__cause__})" if exc.__cause__ is not None else ""
-        said = f"{exc}{origin}"
-        key = getattr(client, "api_key", None)
-        shown = _USER.sub("***@", without_key(said, key) if isinstance(key, str) else said)
+        said = f"{exc} ({exc.__cause__})" if exc.__cause__ is not None else str(exc)
+        remember_secrets("api_key", getattr(client, "api_key", None))
+        shown = _USER.sub("***@", hide_in_text(said))
         failure = NoAnswer(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
         # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
         raise failure from (exc if shown == said else None)
-    # The client lets through what is not a completion at all, such as the page of a web server: its types are hopes.
-    choices = getattr(completion, "choices", None)
-    choice = choices[0] if isinstance(choices, list | tuple) and choices else None
-    message = getattr(choice, "message", None)
-    if message is None:
+    try:
+        # The client lets through what is not a completion at all, such as the page of a web server.
+        choice = completion.choices[0]
+        answer, finish_reason = choice.message.content, getattr(choice, "finish_reason", None)
+    except (AttributeError, IndexError, TypeError):
         base_url = _USER.sub("***@", str(getattr(client, "base_url", "the endpoint")))
         raise NoAnswer(
             f"model {model!r} gave no answer: {base_url} did not reply with a chat completion; "
             "is that the base URL of an OpenAI-compatible endpoint, such as https://.../v1?"
-        )
-    answer, finish_reason = getattr(message, "content", None), getattr(choice, "finish_reason", None)
+        ) from None
     if finish_reason == "length":
         raise ModelFailed(f"model {model!r} was cut off at its limit of tokens")
-    if answer is not None and not isinstance(answer, str):
-        raise ModelFailed(f"model {model!r} gave an answer that is a {type(answer).__name__}, not a text")
-    if not answer or answer.isspace():
-        raise ModelFailed(f"model {model!r} gave an empty answer (finish_reason {finish_reason!r})")
+    if not isinstance(answer, str) or not answer.strip():
+        raise ModelFailed(f"model {model!r} gave no text (finish_reason {finish_reason!r})")
     usage = getattr(completion, "usage", None)
     return Answer(answer, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
 

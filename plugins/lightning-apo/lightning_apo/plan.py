@@ -37,6 +37,38 @@ class Options(SearchOptions):
         """Which prompts are edited in a round, the first of which is 1: all of them, or each in its turn."""
         return list(names) if self.jointly else [names[(round_number - 1) % len(names)]]
 
+    def plan(self, *, n_train: int, n_val: int, n_prompts: int = 1) -> "Plan":
+        """See `SearchOptions.plan`.
+
+        Raises:
+            InvalidInput: When there are too few rollouts for one round.
+        """
+        rounds, width, limit = self.rounds(n_prompts), self.beam_width, self.max_rollouts
+        branches, training = width * self.branch_factor, min(n_train, self.gradient_batch_size)
+        held = n_val // 3 if limit is None else min(n_val // 3, limit // 10)
+        # The first round has one parent, later ones have the beam.
+        critiques = training * (1 + (rounds - 1) * width)
+        races = rounds * (branches * min(self.val_batch_size, n_val - held) + width)
+        rollouts = critiques + races + 2 * held
+        if limit is not None:
+            least = training + branches + 1 + 2 * held
+            if limit < least:
+                raise InvalidInput(
+                    f"max_rollouts is {limit}, and the first round takes {least}: {training} for critiques, one for "
+                    f"each of {branches} edits and the first prompt, and {2 * held} to test the gain; raise it, or "
+                    "lower beam_width or branch_factor"
+                )
+            rollouts = min(rollouts, limit)
+        edits_of_a_branch = n_prompts if self.jointly else 1
+        return Plan(
+            rollouts=rollouts,
+            held_samples=held,
+            critic_calls=rounds * width,
+            editor_calls=rounds * branches * edits_of_a_branch,
+            gradient_model=self.gradient_model,
+            apply_edit_model=self.apply_edit_model,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -68,42 +100,3 @@ class Plan:
             f"({self.critic_calls:,} critiques by {self.gradient_model}, "
             f"{self.editor_calls:,} edits by {self.apply_edit_model})"
         )
-
-
-def plan_search(options: Options, *, n_train: int, n_val: int, n_prompts: int = 1) -> Plan:
-    """Count the most that a search can do.
-
-    Args:
-        options: Of the search.
-        n_train: How many training samples there are.
-        n_val: How many validation samples there are.
-        n_prompts: How many prompts are tuned.
-
-    Raises:
-        InvalidInput: When there are too few rollouts for one round.
-    """
-    rounds, width, limit = options.rounds(n_prompts), options.beam_width, options.max_rollouts
-    branches, training = width * options.branch_factor, min(n_train, options.gradient_batch_size)
-    held = n_val // 3 if limit is None else min(n_val // 3, limit // 10)
-    # The first round has one parent, later ones have the beam.
-    critiques = training * (1 + (rounds - 1) * width)
-    races = rounds * (branches * min(options.val_batch_size, n_val - held) + width)
-    rollouts = critiques + races + 2 * held
-    if limit is not None:
-        least = training + branches + 1 + 2 * held
-        if limit < least:
-            raise InvalidInput(
-                f"max_rollouts is {limit}, and the first round takes {least}: {training} for critiques, one for each "
-                f"of {branches} edits and the first prompt, and {2 * held} to test the gain; raise it, or lower "
-                "beam_width or branch_factor"
-            )
-        rollouts = min(rollouts, limit)
-    edits_of_a_branch = n_prompts if options.jointly else 1
-    return Plan(
-        rollouts=rollouts,
-        held_samples=held,
-        critic_calls=rounds * width,
-        editor_calls=rounds * branches * edits_of_a_branch,
-        gradient_model=options.gradient_model,
-        apply_edit_model=options.apply_edit_model,
-    )

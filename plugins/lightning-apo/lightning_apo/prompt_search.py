@@ -1,7 +1,6 @@
 """What the searches for better prompts have in common: `APO`, and `GEPA` of lightning-gepa."""
 
 import json
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -41,6 +40,10 @@ class SearchOptions(BaseModel):
             what = type(self).model_fields[name].description
             raise ValueError(f"{name} is {options.get(name)!r}; it has to be {what}") from None
 
+    def plan(self, *, n_train: int, n_val: int, n_prompts: int) -> Any:
+        """Count the most that a search can do with so many samples and prompts."""
+        raise NotImplementedError
+
 
 P = TypeVar("P")
 O = TypeVar("O", bound=SearchOptions)  # noqa: E741
@@ -61,10 +64,6 @@ class PromptSearch(Algorithm, Generic[O, P]):
         self._endpoint = endpoint
         self._options = options
 
-    @abstractmethod
-    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> P:
-        """Count the most that a search can do with so many samples and prompts."""
-
     def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> P:
         """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
 
@@ -77,7 +76,8 @@ class PromptSearch(Algorithm, Generic[O, P]):
         resources = self.get_initial_resources()
         n_prompts = 1 if resources is None else len(self._tuned_prompts(resources))
         train, val = split_samples(train_dataset, val_dataset, algorithm=self.called)
-        return self.plan_for(n_train=len(train), n_val=len(val), n_prompts=n_prompts)
+        plan: P = self._options.plan(n_train=len(train), n_val=len(val), n_prompts=n_prompts)
+        return plan
 
     def check_access(self) -> None:
         """See `Algorithm.check_access`."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from lightning_apo.candidate import Candidate, Result, Texts, best_first, compare, proves_gain
 from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
+from lightning_apo.inputs import seed_of, shuffled
 from lightning_apo.models import ModelFailed
-from lightning_apo.plan import plan_search
-from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import HELD, Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate, paired_difference, without_interval
@@ -46,8 +45,7 @@ class BeamSearch:
         self._candidates: dict[Key, Candidate] = {}
         self._beam: list[Candidate] = []
         self._rounds = tools.options.rounds(len(tools.prompts))
-        sizes = {"n_train": len(tools.train), "n_val": len(tools.val), "n_prompts": len(tools.prompts)}
-        plan = plan_search(tools.options, **sizes)
+        plan = tools.options.plan(n_train=len(tools.train), n_val=len(tools.val), n_prompts=len(tools.prompts))
         self._rollouts = plan.rollouts
         deck = shuffled(len(tools.val), seed=seed_of("validation", tools.options.seed))
         n_deck = len(deck) - plan.held_samples
@@ -177,7 +175,8 @@ class BeamSearch:
         for step in range(len(self._deck)):
             leading = self._ranked(self._candidates.values())[:FINALISTS]
             finalists = list(dict.fromkeys([*leading, self._first]))
-            tried = await self._try_out(finalists, self._level(finalists, self._left), step=f"end/{step}")
+            samples = self._deck[: self._level(finalists, self._left)]
+            tried = await self._measure(finalists, samples, step=f"end/{step}")
             if not tried:
                 break
             batches += tried
@@ -220,15 +219,12 @@ class BeamSearch:
             level = max(level + 1, self._level(field, min(allowed, self._left)))
             if self._cost(field, level) > self._left:
                 break
-            batches += await self._try_out(field, level, step=f"{step}/{rung}")
+            batches += await self._measure(field, self._deck[:level], step=f"{step}/{rung}")
             field = self._ranked(field)[: math.ceil(len(field) / 2)] or field
         return batches
 
-    async def _try_out(self, candidates: Iterable[Candidate], level: int, *, step: str) -> list[Batch]:
-        """Try candidates on the first samples of the deck, as many as `level` says; return what there was to do."""
-        return await self._measure(candidates, self._deck[:level], step=step)
-
     async def _measure(self, candidates: Iterable[Candidate], samples: Sequence[int], *, step: str) -> list[Batch]:
+        """Try candidates on samples that they were not tried on before; return what there was to do."""
         trials, val = self._tools.trials, self._tools.val
         batches = await concurrently(trials.validate(each, val, samples, step=step) for each in candidates)
         return [batch for batch in batches if batch.outcomes]
@@ -281,7 +277,7 @@ class BeamSearch:
         numbered = list(self._candidates.values())
         self._first, self._best = numbered[0], numbered[state["best"]]
         self._beam = [numbered[number] for number in state["beam"]]
-        self.round_number, self._untrained = state["round"], state.get("untrained")
+        self.round_number, self._untrained = state["round"], state["untrained"]
         tools.counts.update(state["counts"])
         tools.rejections.update(state["rejections"])
         tools.trials.lost, tools.trials.asked = state["lost"], state["asked"]

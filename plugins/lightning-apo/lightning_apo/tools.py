@@ -1,12 +1,12 @@
 """What a search works with."""
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_apo.candidate import Candidate, Texts
+from lightning_apo.inputs import digest
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, PromptModel
 from lightning_apo.plan import Options
@@ -113,8 +113,7 @@ class Trials:
         return batch
 
     def _name(self, what: str, texts: Texts) -> str:
-        digest = hashlib.blake2b(json.dumps(list(texts.items())).encode(), digest_size=12).hexdigest()
-        return f"{self._search_key}/{what}/{digest}"
+        return f"{self._search_key}/{what}/{digest(json.dumps(list(texts.items())))}"
 
 
 COUNTED = (

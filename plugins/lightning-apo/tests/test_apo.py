@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from lightning_apo import APO
 from toy_models import ToyModels
-from toy_run import FIRST, HELD, OPTIONS, TRAIN, VAL, ToyRun, fit, quality, succeed_where_easy
+from toy_run import FIRST, HELD, OPTIONS, TRAIN, VAL, ToyRun, fit, quality
 
 from lightning_core import InMemoryLightningStore, PromptTemplate
-from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
+from lightning_core.errors import AlgorithmError, InvalidInput
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 async def test_the_prompt_gets_better(models: ToyModels, seed: int) -> None:
     run = ToyRun()
     result = await fit(run, models, seed=seed, beam_rounds=4)
@@ -27,21 +27,6 @@ async def test_the_prompt_gets_better(models: ToyModels, seed: int) -> None:
     assert result.metrics["val_gain"] > 0
     assert result.metrics["val_samples"] == HELD
     assert [len(run.steps), result.metrics["lost"]] == [4, 0]
-
-
-async def test_the_same_seed_searches_the_same_way_whatever_is_slow(models: ToyModels) -> None:
-    async def search(latency: random.Random | None, seed: int) -> tuple[Any, ...]:
-        models.requests.clear()
-        models.latency = latency
-        run = ToyRun(latency=latency)
-        result = await fit(run, models, seed=seed)
-        requests = sorted((each["model"], each["seed"], each["messages"][0]["content"]) for each in models.requests)
-        return result.metrics, result.best_resources, run.steps, sorted(map(str, run.rollouts)), requests
-
-    calm = await search(None, 0)
-    assert await search(random.Random(1), 0) == calm
-    assert await search(random.Random(2), 0) == calm
-    assert (await search(None, 1))[-1] != calm[-1]
 
 
 async def test_edits_that_are_broken_or_change_the_placeholders_cost_no_rollout(models: ToyModels) -> None:
@@ -177,16 +162,6 @@ async def test_a_first_prompt_with_which_everything_fails_can_be_edited_into_one
     assert "Failed: RuntimeError: the answer cannot be parsed" in models.texts("critic")[0]
 
 
-async def test_the_run_stops_when_no_candidate_gives_a_reward_in_validation(models: ToyModels) -> None:
-    def fail_in_validation(template: str, task: Mapping[str, Any]) -> float:
-        if task["question"].startswith("val"):
-            raise RuntimeError("no such host")
-        return 1.0
-
-    with pytest.raises(NoRewards, match=r"round 1: none of \d+ rollouts .*no such host"):
-        await fit(ToyRun(reward=fail_in_validation), models, run_initial_validation=False)
-
-
 async def test_the_run_stops_when_no_model_answers_and_keeps_what_it_knows(models: ToyModels) -> None:
     models.status = 401
     async with models.client() as client:
@@ -237,14 +212,6 @@ async def test_without_a_client_one_is_made_from_the_environment_when_the_run_st
     assert models.requests
 
 
-async def test_without_a_key_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith("OPENAI_"):
-            monkeypatch.delenv(name)
-    with pytest.raises(AlgorithmError, match="set OPENAI_API_KEY"):
-        await ToyRun().fit(APO(**OPTIONS))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -261,23 +228,13 @@ async def test_what_a_run_lacks_is_named(models: ToyModels, changes: dict[str, A
     assert run.rollouts == []
 
 
-def test_the_toy_task_is_what_the_tests_take_it_for() -> None:
-    assert sum(succeed_where_easy(FIRST, task) for task in VAL) == 4
-
-
-async def test_at_the_end_the_best_prompt_is_the_latest_in_the_store(models: ToyModels) -> None:
+async def test_the_store_knows_of_each_version_its_parent_and_has_the_best_as_its_latest(models: ToyModels) -> None:
     store, run = InMemoryLightningStore(), ToyRun()
     run.store = store
     result = await fit(run, models)
     latest = await store.get_latest_resources()
     assert latest is not None
     assert latest.resources == result.best_resources
-
-
-async def test_the_store_knows_of_each_version_which_one_it_is_an_edit_of(models: ToyModels) -> None:
-    store, run = InMemoryLightningStore(), ToyRun()
-    run.store = store
-    await fit(run, models)
     first, *edits = await store.query_resources()
     ids = {first.resources_id}
     assert first.parent_id is None

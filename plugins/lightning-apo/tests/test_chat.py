@@ -23,10 +23,14 @@ MALFORMED = {
     "message null": (choices({"index": 0, "message": None}), "did not reply with a chat completion"),
     "a text for a choice": (choices("x"), "did not reply with a chat completion"),
     "a text for choices": ('{"choices": "x"}', "did not reply with a chat completion"),
-    "a text for a message": (choices({"message": "x"}), "gave an empty answer"),
+    "a text for a message": (choices({"message": "x"}), "did not reply with a chat completion"),
     "a list": ("[1]", "did not reply with a chat completion"),
-    "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "an answer that is a list, not a text"),
-    "no content": (choices({"message": {"role": "assistant"}, "finish_reason": "stop"}), "gave an empty answer"),
+    "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "gave no text"),
+    "white space": (choices({"message": {"role": "assistant", "content": " \n"}}), "gave no text"),
+    "no content": (
+        choices({"message": {"role": "assistant"}, "finish_reason": "stop"}),
+        "gave no text",
+    ),
 }
 
 

@@ -115,32 +115,11 @@ def test_a_message_span_with_something_else_in_it_is_shown_as_unreadable() -> No
     assert message.startswith("(unreadable: ")
 
 
-async def test_a_refused_request_says_which_model_and_why(models: ToyModels) -> None:
-    models.status = 401
-    async with models.client() as client:
-        with pytest.raises(ModelFailed, match=r"model 'critic' gave no answer: AuthenticationError: .*out of order"):
-            await ask(client, "Hello", model="critic", temperature=1.0, seed=0)
-
-
 async def test_an_endpoint_that_cannot_be_reached_says_so() -> None:
     async with ToyModels().serving() as gone:
         pass
     async with gone.client() as client:
         with pytest.raises(ModelFailed, match=r"APIConnectionError: Connection error. \(.+\)"):
-            await ask(client, "Hello", model="critic", temperature=1.0, seed=0)
-
-
-async def test_a_web_page_in_place_of_an_endpoint_is_recognised(models: ToyModels) -> None:
-    async with models.client(base_url=models.url.removesuffix("/v1")) as client:
-        with pytest.raises(ModelFailed, match="did not reply with a chat completion; is that the base URL"):
-            await ask(client, "Hello", model="critic", temperature=1.0, seed=0)
-
-
-@pytest.mark.parametrize("answer", [None, "", " \n"])
-async def test_an_empty_answer_is_none(models: ToyModels, answer: str | None) -> None:
-    models.critique = lambda text, seed: answer
-    async with models.client() as client:
-        with pytest.raises(ModelFailed, match=r"empty answer \(finish_reason 'stop'\)"):
             await ask(client, "Hello", model="critic", temperature=1.0, seed=0)
 
 

@@ -1,7 +1,6 @@
 """The budget is known before a run starts."""
 
 import itertools
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from toy_models import ToyModels
 from toy_run import OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core import PromptTemplate
-from lightning_core.errors import InvalidInput
 from lightning_core.runs.plan import plan_of
 
 
@@ -42,11 +40,6 @@ def test_several_prompts_cost_more_rounds_in_turn_and_more_edits_jointly() -> No
     assert calls == [(16, 64), (8, 64)]
 
 
-def test_a_plan_needs_what_a_run_needs() -> None:
-    with pytest.raises(InvalidInput, match="apo needs a val_dataset, and got none"):
-        APO().plan(["a"])
-
-
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_run_stays_within_its_plan(models: ToyModels, seed: int) -> None:
     words = itertools.count()
@@ -73,14 +66,6 @@ async def test_with_held_out_samples_a_run_stays_within_the_total(models: ToyMod
     assert plan.rollouts is not None
     assert algorithm.plan(TRAIN, VAL).rollouts + 40 == plan.rollouts
     assert 0.7 * plan.rollouts <= result.rollouts.succeeded <= plan.rollouts
-
-
-async def test_the_plan_is_logged_before_anything_is_done(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="lightning_apo")
-    run = ToyRun()
-    await fit(run, models, beam_rounds=1)
-    first = next(record for record in caplog.records if record.name.startswith("lightning_apo"))
-    assert first.getMessage().startswith("lightning.apo_plan rollouts=76 model_calls=8: at most 76 rollouts and")
 
 
 def test_the_plans_that_the_docs_show_are_true() -> None:

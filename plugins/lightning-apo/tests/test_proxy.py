@@ -15,7 +15,7 @@ from toy_run import FIRST, OPTIONS, TRAIN, VAL, succeed_where_easy
 from lightning_core import LLM, InMemoryLightningStore, NamedResources, PromptTemplate, Trainer, rollout
 from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.errors import ConfigError, InvalidInput
+from lightning_core.errors import InvalidInput
 from lightning_core.registry import default_registry
 
 SEARCH = {**OPTIONS, "beam_rounds": 1}
@@ -149,8 +149,3 @@ async def test_a_budget_that_could_not_count_the_search_is_refused(
     # Time is counted in any case.
     run = trainer(APO(**SEARCH, **own), models, *names, budget={"seconds": 3600})
     assert run.llm_proxy is not None
-
-
-async def test_a_budget_of_calls_without_a_proxy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give llm_proxy"):
-        Trainer(algorithm=APO(**SEARCH), budget={"calls": 5})

@@ -1,4 +1,4 @@
-from lightning_apo.samples import seed_of, shuffled
+from lightning_apo.inputs import seed_of, shuffled
 
 
 def test_a_seed_shuffles_in_its_own_way_and_loses_no_sample() -> None:

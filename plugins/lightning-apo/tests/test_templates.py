@@ -10,7 +10,6 @@ from toy_run import ToyRun, fit
 
 from lightning_core.errors import AlgorithmError
 
-CRITIC = "Was ist falsch an <prompt_template>\n{{ prompts[0].template }}\n</prompt_template>?"
 ALL = "{% for each in prompts %}<prompt_template>\n{{ each.template }}\n</prompt_template>{% endfor %}"
 
 
@@ -43,14 +42,9 @@ async def test_an_editor_template_may_be_a_file(models: ToyModels, tmp_path: Pat
     [
         ("critic_template", "{% for x in", r"critic_template is a broken jinja template, line 1: TemplateSyntaxError"),
         ("critic_template", ALL + "{{ promt }}", r"uses 'promt', which it is not given; it is given 'prompts'"),
-        ("critic_template", CRITIC, r"does not show 'Template two'"),
-        ("critic_template", ALL + "{{ experiments[0].text }}", r"UndefinedError: .*no attribute 'text'"),
-        ("critic_template", ALL + "{{ 1/0 }}", r"critic_template is a broken jinja template: ZeroDivisionError: div"),
-        ("editor_template", "{{ prompt.template + 1 }}", r"editor_template is a broken jinja template: TypeError: "),
-        ("critic_template", ALL + "{{ prompts.__class__.__mro__ }}", r"SecurityError|UndefinedError"),
-        ("editor_template", "{{ prompt.template }} {{ prompt.name }}", "editor_template does not show '- Too vague.'"),
+        ("critic_template", "What is wrong? {{ experiments }}", "critic_template does not show 'prompts', which"),
+        ("editor_template", "{{ prompt.template }} {{ prompt.name }}", "editor_template does not show 'critique'"),
         ("editor_template", "critic.jinja", r"names the file 'critic.jinja', which cannot be read: .*No such file"),
-        ("editor_template", 7, "editor_template is 7; it has to be the text of a jinja template, or the path"),
     ],
 )
 def test_a_broken_template_fails_at_once(option: str, template: Any, message: str) -> None:
@@ -58,7 +52,16 @@ def test_a_broken_template_fails_at_once(option: str, template: Any, message: st
         APO(**{option: template})
 
 
-async def test_a_template_that_fails_with_a_run_of_the_agent_is_named(models: ToyModels) -> None:
-    template = ALL + "{% for each in experiments %}{% if each.reward is not none %}{{ 1 / each.reward }}{% endif %}"
-    with pytest.raises(AlgorithmError, match=r"critic_template is a broken jinja template: ZeroDivisionError: .*runs"):
-        await fit(ToyRun(), models, critic_template=template + "{% endfor %}")
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        ("{{ 1 / (experiments[0].reward * 0) }}", "ZeroDivisionError: .*runs of the agent"),
+        ("{{ experiments[0].text }}", "UndefinedError: .*no attribute 'text'"),
+        ("{{ prompts.__class__.__mro__ }}", "SecurityError|UndefinedError"),
+    ],
+)
+async def test_a_template_that_fails_with_runs_of_the_agent_is_named(
+    models: ToyModels, fails: str, message: str
+) -> None:
+    with pytest.raises(AlgorithmError, match=f"critic_template is a broken jinja template: ({message})"):
+        await fit(ToyRun(), models, critic_template=ALL + fails)

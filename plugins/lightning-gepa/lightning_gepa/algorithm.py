@@ -126,10 +126,6 @@ class GEPA(PromptSearch[Options, Plan]):
         )
         self._search: Search | None = None
 
-    def plan_for(self, *, n_train: int, n_val: int, n_prompts: int) -> Plan:
-        """See `PromptSearch.plan_for`."""
-        return self._options.plan(n_val=n_val, n_prompts=n_prompts)
-
     def get_result(self) -> Result:
         """Return how the last run stands: the best prompts, how good they are and how sure that is, all candidates.
 

@@ -33,8 +33,8 @@ class Options(SearchOptions):
     seed: Integer
     prompt_names: PromptNames
 
-    def plan(self, *, n_val: int, n_prompts: int) -> "Plan":
-        """Count the most that a search can do.
+    def plan(self, *, n_train: int, n_val: int, n_prompts: int) -> "Plan":
+        """See `SearchOptions.plan`.
 
         Raises:
             InvalidInput: When that is not even one proposal.

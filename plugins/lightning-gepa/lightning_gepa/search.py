@@ -11,10 +11,9 @@ from gepa.strategies.instruction_proposal import InstructionProposalSignature as
 from lightning_apo.candidate import MEASURED, Candidate, Result, Texts, compare
 from lightning_apo.experiment import Experiment
 from lightning_apo.growth import Key, concurrently, key_of
-from lightning_apo.inputs import digest
+from lightning_apo.inputs import digest, seed_of
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
-from lightning_apo.samples import seed_of
 from lightning_apo.saved import SavedSearch
 from lightning_apo.tools import Trials
 from openai import AsyncOpenAI
