@@ -9,7 +9,7 @@ from pymongo import UpdateOne
 from lightning_core.concurrency import Batcher
 from lightning_core.errors import NotFound
 from lightning_mongo import schema
-from lightning_mongo.database import Database
+from lightning_mongo.database import Database, key_of
 
 _REMEMBERED = 2_000
 """Of how many attempts it is kept in mind what their spans are."""
@@ -117,16 +117,14 @@ class Numbers:
 
     async def _take_all(self, takings: list[_Taking]) -> list[Last | None]:
         operations = [self._operation(taking) for taking in takings]
-        done = await self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
-        if done.matched == len(takings):
+        if await self._database.change(schema.ROLLOUTS, operations) == len(takings):
             return [Last(taking.number, taking.token) for taking in takings]
-        rollouts = self._database.collection(schema.ROLLOUTS)
         ids = [self._id(taking.attempt) for taking in takings]
-        found = await self._database.retried(lambda: rollouts.find({"_id": {"$in": ids}}, {"numbers": 1}).to_list())
-        documents = {(document["_id"]["run"], document["_id"]["id"]): document for document in found}
+        found = await self._database.find(schema.ROLLOUTS, {"_id": {"$in": ids}}, {"numbers": 1})
+        documents = {key_of(document): document for document in found}
         answers: list[Last | None] = []
         for taking, id in zip(takings, ids, strict=True):
-            document = documents.get((id["run"], id["id"]))
+            document = documents.get(tuple(id.values()))
             if document is None:
                 answers.append(None)
                 continue
