@@ -95,7 +95,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         self._run_ends: dict[str, RunEnd] = {} if _root is None else _root._run_ends
         """By run; those of a view are its root's."""
         self._run_end = self._share_run_end()
-        self._unwatch = backend.watch(self._run_id, partial(_note, self._waits, self._run_end))
+        # Weakly, since it holds the backend: a store that is forgotten is to let go of its database.
+        self._unwatch = backend.watch(self._run_id, partial(_note, self._waits, weakref.ref(self._run_end)))
         self.tracker = tracker
         if tracker is not None:
             track(self, tracker, sorted(OPERATIONS))
@@ -398,9 +399,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             self._unwatch()
 
 
-def _note(waits: Waits, run_end: RunEnd, change: Change) -> None:
-    if not change.rollout_id:
-        run_end.forget()
+def _note(waits: Waits, run_end: "weakref.ref[RunEnd]", change: Change) -> None:
+    if not change.rollout_id and (known := run_end()) is not None:
+        known.forget()
     waits.note(change)
 
 
