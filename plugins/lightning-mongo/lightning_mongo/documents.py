@@ -9,8 +9,7 @@ from pymongo import DeleteMany, InsertOne, UpdateOne
 from lightning_core.concurrency import Batcher
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
-from lightning_core.store.codec.records import requests_of
-from lightning_core.store.codec.spans import as_json, dumped, loaded
+from lightning_core.store.codec import as_json, dumped, loaded, requests_of
 from lightning_mongo import schema
 from lightning_mongo.database import Settings, Write, key_of
 from lightning_mongo.portal import MongoPart, in_the_loop

@@ -11,7 +11,7 @@ from pymongo import DeleteMany, UpdateOne
 from lightning_core.concurrency import Batcher
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
-from lightning_core.store.codec.records import kept
+from lightning_core.store.codec import kept
 from lightning_core.store.query import Query
 from lightning_mongo import schema, schema as span_range
 from lightning_mongo.conditions import MAX_COUNTED, matching, ordered, page

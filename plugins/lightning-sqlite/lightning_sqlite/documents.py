@@ -5,8 +5,7 @@ from typing import Any
 
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
-from lightning_core.store.codec.records import requests_of
-from lightning_core.store.codec.spans import as_json, dumped, loaded
+from lightning_core.store.codec import as_json, dumped, loaded, requests_of
 from lightning_sqlite.session import LatestKey, Stored
 from lightning_sqlite.writer import SqlitePart, in_the_thread
 

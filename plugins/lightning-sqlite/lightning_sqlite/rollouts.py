@@ -5,14 +5,12 @@ from typing import Any
 
 from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store import codec
 from lightning_core.store.backend import Change
-from lightning_core.store.codec import records
-from lightning_core.store.codec.records import kept, same_task, state, task
-from lightning_core.store.codec.spans import dumped
+from lightning_core.store.codec import dumped, kept, same_task, state, task
 from lightning_core.store.query import Query
 from lightning_sqlite import conditions
 from lightning_sqlite.session import Earliest, Row
-from lightning_sqlite.tally import Page, find_page
 from lightning_sqlite.writer import SqlitePart, in_the_thread
 
 COLUMNS = (
@@ -32,10 +30,10 @@ def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | 
         "start_time": start_time,
         "end_time": end_time,
     }
-    return records.decoded(run_id, fields, revision, task=task, state=state), number, ticket
+    return codec.decoded(run_id, fields, revision, task=task, state=state), number, ticket
 
 
-def select(what: str, run: int, query: Query, page: Page | None = None) -> tuple[str, list[Any]]:
+def select(what: str, run: int, query: Query, page: conditions.Page | None = None) -> tuple[str, list[Any]]:
     """Return the statement that carries out a query, and its parameters.
 
     Args:
@@ -176,7 +174,7 @@ class RolloutPart(SqlitePart):
         run = self._session.find_run(run_id)
         if run is None:
             return [], 0
-        page = find_page(self._execute, run.number, query)
+        page = conditions.find_page(self._execute, run.number, query)
         if page is not None and (page.total <= query.offset or query.limit == 0):
             return [], page.total
         if conditions.is_whole(query):

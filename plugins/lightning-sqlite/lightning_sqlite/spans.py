@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lightning_core.errors import NotFound
-from lightning_core.store.codec.spans import EncodedSpan, SpanReader, dumped, encoded
+from lightning_core.store.codec import EncodedSpan, SpanReader, dumped, encoded
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_sqlite import conditions

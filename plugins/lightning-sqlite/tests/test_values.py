@@ -11,7 +11,7 @@ from lightning_sqlite import SqliteLightningStore
 from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.codec.spans import as_json
+from lightning_core.store.codec import as_json
 from lightning_core.types import OtelResource, PromptTemplate, Span
 
 
