@@ -35,7 +35,7 @@ import psutil  # type: ignore[import-untyped]
 from http_store import agl_store, spans_of
 from lightning_http import LightningStoreClient
 from lightning_http.child import work_in_process
-from lightning_mongo.backend import MongoBackend
+from lightning_mongo import MongoBackend, Settings
 from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
 from lightning_sqlite.backend import SqliteBackend
 
@@ -363,7 +363,7 @@ async def _measure_size(
     if name == "memory":
         backend = MemoryBackend()
     else:
-        backend = MongoBackend(uri) if name == "mongo" else SqliteBackend(folder / "store.db")
+        backend = MongoBackend(Settings(uri)) if name == "mongo" else SqliteBackend(folder / "store.db")
     store = StoreFacade(backend)
     held, resident = 0, psutil.Process().memory_info().rss
     for count in counts:

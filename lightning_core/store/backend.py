@@ -29,6 +29,7 @@ class Change(NamedTuple):
 
     run_id: str
     rollout_id: str
+    """Empty where another process has ended the run, or begun it again: then who waits for work looks again."""
     status: RolloutStatus | None
     """None when the rollout was deleted."""
     deadline: float | None

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,7 +17,7 @@ from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, f
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
 from lightning_core.store.arguments import as_float, as_ids, as_pairs, check_str, validate_fields
-from lightning_core.store.backend import StoreBackend
+from lightning_core.store.backend import Change, StoreBackend
 from lightning_core.store.base import (
     OPERATIONS,
     UNSET,
@@ -91,10 +92,11 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         )
         self._waits = Waits()
         self._deadlines = Deadlines(backend, self._run_id, self._clock, self._records, self._waits, pauses)
-        self._unwatch = backend.watch(self._run_id, self._waits.note)
-        self._run_ends: dict[str, RunEnd] = {}
+        self._run_ends: dict[str, RunEnd] = {} if _root is None else _root._run_ends
         """By run; those of a view are its root's."""
-        self._share_run_end(self)
+        self._run_end = self._share_run_end()
+        # Weakly, since it holds the backend: a store that is forgotten is to let go of its database.
+        self._unwatch = backend.watch(self._run_id, partial(_note, self._waits, weakref.ref(self._run_end)))
         self.tracker = tracker
         if tracker is not None:
             track(self, tracker, sorted(OPERATIONS))
@@ -121,7 +123,6 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         weakref.finalize(view, view._unwatch).atexit = False
         with root._views_lock:
             root._views.add(view)
-            view._share_run_end(root)
         return view
 
     async def kept_runs(self) -> Sequence[str]:
@@ -385,20 +386,23 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         document = await self._backend.get_document(self._run_id, "state", name)
         return None if document is None else copy_value(document.value)
 
-    def _share_run_end(self, root: "StoreFacade") -> None:
-        known = root._run_ends.get(self._run_id)
-        if known is None:
-            known = root._run_ends[self._run_id] = RunEnd(
-                self._run_id, self._documents, is_shared=self._backend.is_shared
-            )
-        self._run_end = known
-        self._run_end.tell(self._waits)
+    def _share_run_end(self) -> RunEnd:
+        run_end = RunEnd(self._run_id, self._documents, is_shared=self._backend.is_shared)
+        run_end = self._run_ends.setdefault(self._run_id, run_end)
+        run_end.tell(self._waits)
+        return run_end
 
     def _close_view(self) -> None:
         if not self._closed:
             self._closed = True
             self._waits.close()
             self._unwatch()
+
+
+def _note(waits: Waits, run_end: "weakref.ref[RunEnd]", change: Change) -> None:
+    if not change.rollout_id and (known := run_end()) is not None:
+        known.forget()
+    waits.note(change)
 
 
 def _has_ended(records: Mapping[tuple[str, str], RolloutRecord], span: Span) -> bool:

@@ -14,23 +14,35 @@ RUN_STATE: Final = "lightning.run"
 """Under which name it is kept, among the saved state."""
 
 
+FRESH_SECONDS: Final = 0.25
+"""How late the end of a run may be seen that other processes write; who waits is called when it is heard of."""
+
+
 class RunEnd:
     """What all views of one run, in this process, know of its end. It is kept, so that it outlives the process.
 
     Args:
         run_id: The run.
         documents: Where it is kept.
-        is_shared: Whether other processes may end and begin it, too: then it is looked up each time.
+        is_shared: Whether other processes may end and begin it, too: then it is looked up again and again.
     """
 
     def __init__(self, run_id: str, documents: Documents, *, is_shared: bool = False) -> None:
         self._run_id = run_id
         self._documents = documents
         self._is_shared = is_shared
-        self.is_ended: bool | None = None
-        """Whether the run has ended; None where it has to be looked up."""
+        self._is_ended: bool | None = None
+        self._asked = 0.0
+        """When that was looked up, as `time.monotonic` says."""
+        self._changes = 0
         self._lock = threading.Lock()
         self._waiting: weakref.WeakSet[Waits] = weakref.WeakSet()
+
+    @property
+    def is_ended(self) -> bool | None:
+        """Whether the run has ended; None where it has to be looked up."""
+        is_old = self._is_shared and time.monotonic() - self._asked > FRESH_SECONDS
+        return None if is_old else self._is_ended
 
     def tell(self, waits: Waits) -> None:
         """Make these waiters look again when the run ends."""
@@ -43,7 +55,8 @@ class RunEnd:
         Raises:
             RunEnded: When the run has ended.
         """
-        if await self._look() if self.is_ended is None else self.is_ended:
+        is_ended = self.is_ended
+        if await self._look() if is_ended is None else is_ended:
             raise RunEnded(f"run {self._run_id} has ended; there is no more work")
 
     async def begin(self, *, request_id: str | None = None) -> None:
@@ -51,7 +64,6 @@ class RunEnd:
         # One that changes nothing now is remembered, too: repeated after the run's end, it might.
         if await self._look() or request_id is not None:
             self._take(await self._keep(False, request_id))
-            self._look_up_again()
 
     async def end(self, *, request_id: str | None = None) -> None:
         """Let there be no more work."""
@@ -61,23 +73,21 @@ class RunEnd:
             self._take(True)  # who works here is to hear of it also where it cannot be kept
             raise
         self._take(is_ended)
-        self._look_up_again()
-
-    def _look_up_again(self) -> None:
-        if self._is_shared:
-            self.is_ended = None
 
     def forget(self) -> None:
-        """Record that the run was deleted."""
-        self.is_ended = None
+        """Look it up the next time: the run was deleted, or another process has ended it, or begun it again."""
+        with self._lock:
+            self._is_ended, self._changes = None, self._changes + 1
 
     async def _look(self) -> bool:
+        changes, asked = self._changes, time.monotonic()
         document = await self._documents.find("state", RUN_STATE)
         found = document is not None and bool(document.value["ended"])
-        if self.is_ended is not None:  # it was begun or ended meanwhile
-            return self.is_ended
-        if not self._is_shared:
-            self.is_ended = found
+        with self._lock:
+            if self._changes != changes:  # it was begun or ended meanwhile
+                return found if self._is_ended is None else self._is_ended
+            if not (found and self._is_shared):  # when it begins again, its claims must look for work
+                self._is_ended, self._asked = found, asked
         return found
 
     async def _keep(self, ended: bool, request_id: str | None) -> bool:
@@ -86,12 +96,11 @@ class RunEnd:
         return bool(kept["ended"])
 
     def _take(self, is_ended: bool) -> None:
-        self.is_ended = is_ended
-        if is_ended:
-            with self._lock:
-                waiting = tuple(self._waiting)
-            for waits in waiting:
-                waits.call_everyone()
+        with self._lock:
+            self._is_ended, self._changes = None if self._is_shared else is_ended, self._changes + 1
+            waiting = tuple(self._waiting) if is_ended else ()
+        for waits in waiting:
+            waits.call_everyone()
 
 
 SERVED_STATE: Final = "lightning.served"

@@ -6,19 +6,19 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import unquote_plus
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pymongo import AsyncMongoClient, DeleteMany, InsertOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import AutoReconnect, BulkWriteError, ConfigurationError
 
-from lightning_core.errors import InvalidRequest, StoreUnavailable
+from lightning_core.errors import InvalidRequest, StoreUnavailable, first_fault
 from lightning_mongo import schema
-from lightning_mongo.errors import OUT_OF_REACH, Address, duplicates, in_short, is_away
+from lightning_mongo.errors import OUT_OF_REACH, Address, in_short, is_away, refuse_all_but_duplicates
 
 T = TypeVar("T")
 
@@ -37,39 +37,61 @@ _SECRET = re.compile("password|properties|encryption", re.IGNORECASE)
 """Which options' values are never shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a database is used."""
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+MAX_KEEP_DAYS = 36_500
+
+
+class Settings(BaseModel):
+    """How a database is used.
+
+    Raises:
+        InvalidRequest: For a value that is wrong in itself.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     address: Address
-    database: str
-    partition: str
-    connect_seconds: float
-    retry_seconds: float
-    poll_seconds: float
-    keep_seconds: float | None
-    client_options: Mapping[str, Any] = field(repr=False)
+    database: str = Field(default="lightning", pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$")
+    partition_id: str = Field(default="default", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+    connect_seconds: Annotated[Seconds, Field(ge=0.001)] = 5.0
+    retry_seconds: Annotated[Seconds, Field(ge=0.0)] = 30.0
+    poll_milliseconds: Annotated[Seconds, Field(ge=1.0)] = 50.0
+    keep_days: Annotated[Seconds, Field(gt=0.0, le=MAX_KEEP_DAYS)] | None = None
+    client_options: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        try:
+            super().__init__(address=Address(uri), **options)
+        except ValidationError as exc:
+            is_secret = exc.errors()[0]["loc"][0] == "client_options"
+            raise InvalidRequest(first_fault(exc, shows_input=not is_secret)) from None
+
+    @property
+    def keep_seconds(self) -> float | None:
+        """How long what has ended is kept; None until it is deleted."""
+        return None if self.keep_days is None else self.keep_days * 86_400
 
 
-class Written(NamedTuple):
-    """The results of several operations."""
+class Write(NamedTuple):
+    """A change of one document, which leaves a token in it."""
 
-    matched: int
-    """How many updates found what they were for."""
-    duplicates: frozenset[int]
-    """Which operations met a key that was there already."""
+    id: dict[str, str]
+    operation: Operation
+    token: str
 
 
-class Companion(Protocol):
-    """What works beside the requests for as long as the database is open."""
+def key_of(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the id of a document as something that can be a key."""
+    return tuple(document["_id"].values())
 
-    async def start(self) -> None:
-        """Begin; return when it works."""
-        ...
 
-    async def stop(self) -> None:
-        """End."""
-        ...
+async def pause(seconds: float, end: asyncio.Event) -> None:
+    """Wait so long, or until this event."""
+    try:
+        async with asyncio.timeout(seconds):
+            await end.wait()
+    except TimeoutError:
+        return
 
 
 class Database:
@@ -90,10 +112,7 @@ class Database:
         """Whether there are transactions and change streams: in a replica set, or behind a mongos."""
         self._tokens = count(1)
         self._client: AsyncMongoClient[dict[str, Any]] | None = None
-        self._opening: asyncio.Task[None] | None = None
-        """The attempt that is under way, which all requests share."""
         self._closing = asyncio.Event()
-        self._companion: Companion | None = None
         self._server_ahead_seconds = 0.0
         """A `time.monotonic` value."""
         self._away_since: float | None = None
@@ -101,7 +120,12 @@ class Database:
 
     def run_key(self, run_id: str) -> str:
         """Return what a run is called in this partition."""
-        return f"{self.settings.partition}/{run_id}"
+        return f"{self.settings.partition_id}/{run_id}"
+
+    @property
+    def run_keys(self) -> tuple[str, str]:
+        """Between which two keys, without the second, all runs of this partition are."""
+        return f"{self.settings.partition_id}/", f"{self.settings.partition_id}0"  # "0" is what comes after "/"
 
     def run_of(self, key: str) -> str:
         """Return the run of this name."""
@@ -129,53 +153,24 @@ class Database:
         """Return one of the collections of the schema."""
         return self.client[self.settings.database][name]
 
-    async def ready(self, companion: Companion) -> None:
-        """Open the database, if it is not open yet.
-
-        Args:
-            companion: Starts with it, and stops at its end.
+    async def open(self) -> None:
+        """Connect, and make what is missing.
 
         Raises:
             StoreUnavailable: When no server answers in time.
             UnusableDatabase: When it is of a newer version.
         """
-        if self._companion is not None:
-            return
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._begin(companion))
-            self._opening.add_done_callback(self._note_opened)
-        await asyncio.shield(self._opening)
-
-    async def _begin(self, companion: Companion) -> None:
-        await self._open()
-        try:
-            await companion.start()
-        except BaseException:
-            await self._close_client()
-            raise
-        self._companion = companion
-
-    def _note_opened(self, attempt: "asyncio.Task[None]") -> None:
-        self._opening = None  # the next request makes another attempt, if this one failed
-        if not attempt.cancelled():
-            attempt.exception()  # the caller may be gone
-
-    async def _open(self) -> None:
         settings = self.settings
         self._client = self.new_client()
         try:
-            try:
-                hello = await self.hello()
-            except OUT_OF_REACH as exc:
-                raise StoreUnavailable(
-                    f"no MongoDB answers at {settings.address} within {settings.connect_seconds:g} s: {in_short(exc)}; "
-                    "start it, or check the uri"
-                ) from exc
-            self.is_replica_set = "setName" in hello or hello.get("msg") == "isdbgrid"
-            await schema.prepare(self._client[settings.database], settings.address)
-        except BaseException:
-            await self._close_client()
-            raise
+            hello = await self.hello()
+        except OUT_OF_REACH as exc:
+            raise StoreUnavailable(
+                f"no MongoDB answers at {settings.address} within {settings.connect_seconds:g} s: {in_short(exc)}; "
+                "start it, or check the uri"
+            ) from exc
+        self.is_replica_set = "setName" in hello or hello.get("msg") == "isdbgrid"
+        await schema.prepare(self._client[settings.database], settings.address)
 
     async def hello(self) -> dict[str, Any]:
         """Return what the server says of itself, and note what time it has."""
@@ -190,44 +185,35 @@ class Database:
         Raises:
             InvalidRequest: When the driver does not take the options.
         """
-        try:
-            return self._new_client(options)
-        except (ConfigurationError, ValueError, TypeError, OSError) as exc:
-            # Not chained: the driver quotes what it does not understand.
-            raise InvalidRequest(
-                f"{self.settings.address} cannot be used with these options{self._why(exc)}; look at client_options "
-                "and at what stands after the ? in the uri"
-            ) from None
-
-    def _why(self, exc: Exception) -> str:
-        uri, said = self.settings.address.uri, in_short(exc)
-        hidden = [str(value) for name, value in self.settings.client_options.items() if _SECRET.search(str(name))]
-        if "@" in uri:
-            password = uri.rpartition("@")[0].partition("://")[2].partition(":")[2]
-            hidden += [*re.split("[:/?#@]", password), unquote_plus(password)]
-        return "" if any(each and each.lower() in said.lower() for each in hidden) else f": {said}"
-
-    def _new_client(self, options: dict[str, Any]) -> AsyncMongoClient[dict[str, Any]]:
         settings = self.settings
-        return AsyncMongoClient(
-            settings.address.uri,
-            **{
-                "appname": "lightning-mongo",
-                # One connection that watches the server instead of two; a call that fails has it looked at, too.
-                "serverMonitoringMode": "poll",
-                **settings.client_options,
-                "serverSelectionTimeoutMS": int(settings.connect_seconds * 1e3),
-                "connectTimeoutMS": int(settings.connect_seconds * 1e3),
-                # PyMongo 4.20 sends a transaction number to a standalone server, which refuses it, when a connection
-                # breaks off in its handshake. Requests are repeated by `retried` in any case.
-                "retryWrites": False,
-                "w": "majority",
-                "journal": True,
-                "readPreference": "primary",
-                "tz_aware": True,
-                **options,
-            },
-        )
+        try:
+            return AsyncMongoClient(
+                settings.address.uri,
+                **{
+                    "appname": "lightning-mongo",
+                    # One connection that watches the server instead of two; a call that fails has it looked at, too.
+                    "serverMonitoringMode": "poll",
+                    **settings.client_options,
+                    "serverSelectionTimeoutMS": int(settings.connect_seconds * 1e3),
+                    "connectTimeoutMS": int(settings.connect_seconds * 1e3),
+                    # PyMongo 4.20 sends a transaction number to a standalone server, which refuses it, when a
+                    # connection breaks off in its handshake. Requests are repeated by `retried` in any case.
+                    "retryWrites": False,
+                    "w": "majority",
+                    "journal": True,
+                    "readPreference": "primary",
+                    "tz_aware": True,
+                    **options,
+                },
+            )
+        except (ConfigurationError, ValueError, TypeError, OSError) as exc:
+            # Not chained, nor quoted where there is a secret: the driver quotes what it does not understand.
+            has_secret = "@" in settings.address.uri or any(map(_SECRET.search, map(str, settings.client_options)))
+            why = "" if has_secret else f": {in_short(exc)}"
+            raise InvalidRequest(
+                f"{settings.address} cannot be used with these options{why}; look at client_options and at what stands "
+                "after the ? in the uri"
+            ) from None
 
     async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return what a call returns that may be repeated, also when the server is away for a while.
@@ -236,7 +222,7 @@ class Database:
             StoreUnavailable: When it is away for longer than `retry_seconds`, or this is closed meanwhile.
         """
         give_up: float | None = None
-        pause = _FIRST_PAUSE_SECONDS
+        seconds = _FIRST_PAUSE_SECONDS
         while True:
             try:
                 async with asyncio.timeout(CALL_SECONDS):
@@ -254,27 +240,74 @@ class Database:
                 if self._away_since is not None:
                     self._note_back()
                 return answer
-            await self._pause(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await pause(seconds, self._closing)
+            seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
 
-    async def bulk_write(
-        self, collection: str, operations: Sequence[Operation], *, session: Session | None = None
-    ) -> Written:
+    async def find(
+        self, name: str, wanted: Mapping[str, Any], projection: Mapping[str, int], **options: Any
+    ) -> list[dict[str, Any]]:
+        """Return what is wanted of a collection; the options are those of the driver's `find`."""
+        return await self.retried(lambda: self.collection(name).find(wanted, projection, **options).to_list())
+
+    async def bulk_write(self, name: str, operations: Sequence[Operation], session: Session | None = None) -> int:
         """Carry out operations, each whether or not another one meets a key that is there already.
 
         In a transaction, such a key is an error.
+
+        Returns:
+            How many documents were inserted, or found by an update.
         """
         if not operations:
-            return Written(0, frozenset())
+            return 0
         try:
-            done = await self.collection(collection).bulk_write(operations, ordered=False, session=session)
+            done = await self.collection(name).bulk_write(operations, ordered=False, session=session)
         except BulkWriteError as exc:
             if session is not None:
                 raise
             if is_away(exc):
                 raise AutoReconnect(in_short(exc)) from exc
-            return Written((exc.details or {}).get("nMatched", 0), frozenset(duplicates(exc)))
-        return Written(done.matched_count, frozenset())
+            refuse_all_but_duplicates(exc)
+            details = exc.details or {}
+            return int(details.get("nMatched", 0)) + int(details.get("nInserted", 0))
+        return done.matched_count + done.inserted_count
+
+    async def change(self, name: str, operations: Sequence[Operation]) -> int:
+        """Do as `bulk_write` does, also when the server is away for a while."""
+        return await self.retried(lambda: self.bulk_write(name, operations))
+
+    async def write(self, name: str, writes: Sequence[Write]) -> list[bool]:
+        """Carry out writes that may fail, in one call, and return which of them are there."""
+        if await self.change(name, [write.operation for write in writes]) == len(writes):
+            return [True] * len(writes)
+        # The server says how many have failed, but not which. Or the call was repeated after its answer was lost.
+        # Who has written again after us makes us believe that we lost; then we look, and decide anew.
+        found = await self.find(name, {"_id": {"$in": [write.id for write in writes]}}, {"written": 1})
+        left = {document["written"] for document in found}
+        return [write.token in left for write in writes]
+
+    async def insert(self, name: str, documents: Sequence[dict[str, Any]], *, as_one: bool) -> set[tuple[str, ...]]:
+        """Insert documents of different ids, and return the keys of those that others brought before.
+
+        Args:
+            name: The collection.
+            documents: Each with a token under `written`.
+            as_one: Whether to keep all or none of them, where the server can.
+        """
+        own = {key_of(each): each["written"] for each in documents}
+        there: dict[tuple[str, ...], str] = {}
+        while True:
+            operations = [InsertOne(each) for each in documents if key_of(each) not in there]
+            insert = partial(self.bulk_write, name, operations)
+            try:
+                count = await (self.as_one(insert) if as_one else self.retried(insert))
+            except BulkWriteError as exc:
+                refuse_all_but_duplicates(exc)
+                count = -1  # the transaction was undone
+            if count == len(operations):
+                # What is our own, a call has brought whose answer was lost.
+                return {key for key, token in there.items() if token != own[key]}
+            found = await self.find(name, {"_id": {"$in": [each["_id"] for each in documents]}}, {"written": 1})
+            there = {key_of(each): each["written"] for each in found}
 
     async def as_one(self, write: Callable[[Session | None], Coroutine[Any, Any, T]]) -> T:
         """Carry out several writes: as a whole in a replica set, in their order on a standalone server.
@@ -297,25 +330,9 @@ class Database:
 
     async def aclose(self) -> None:
         """Let go of the server."""
-        if self._opening is not None:
-            opening = self._opening
-            opening.cancel()
-            await asyncio.wait((opening,))
-        if self._companion is not None:
-            await self._companion.stop()
-        await self._close_client()
-
-    async def _close_client(self) -> None:
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
 
     def _note_away(self, now: float, exc: BaseException) -> None:
         if self._away_since is None:

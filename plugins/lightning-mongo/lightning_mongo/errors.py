@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from bson.errors import BSONError
 from pymongo.errors import (
@@ -36,7 +37,11 @@ class Address:
     """With the password, if there is one."""
 
     def __post_init__(self) -> None:
-        _require_text(self.uri)
+        if not isinstance(self.uri, str):
+            raise InvalidRequest(
+                f"the uri of a MongoDB is a text; got {type(self.uri).__name__}: the store makes its own client, of "
+                "the uri and client_options={...}"
+            )
         scheme = _SCHEME.match(self.uri)
         if scheme is None:
             raise InvalidRequest(f"the uri of a MongoDB begins with mongodb:// or mongodb+srv://; {_FORM}")
@@ -53,30 +58,6 @@ class Address:
         """Return the scheme and the hosts."""
         scheme, _, rest = self.uri.partition("://")
         return f"{scheme}://{re.split('[/?]', rest.rpartition('@')[2], maxsplit=1)[0]}"
-
-
-def _require_text(uri: object) -> None:
-    """Check that this is a text and not, say, a client.
-
-    Raises:
-        InvalidRequest: Says what to do instead.
-    """
-    if isinstance(uri, str):
-        return
-    library = type(uri).__module__.partition(".")[0]
-    if library == "motor":
-        raise InvalidRequest(
-            f"got a client of motor ({type(uri).__name__}), which is past its end of life; this store makes its own of "
-            "pymongo: give the address, MongoLightningStore(uri='mongodb://...'), and what else the client was made "
-            "with as client_options={...}"
-        )
-    if library == "pymongo":
-        raise InvalidRequest(
-            f"got a client of pymongo ({type(uri).__name__}), which belongs to one event loop or thread; this store "
-            "makes its own: give the address, MongoLightningStore(uri='mongodb://...'), and what else the client was "
-            "made with as client_options={...}"
-        )
-    raise InvalidRequest(f"the uri of a MongoDB is a text; got {type(uri).__name__}")
 
 
 DUPLICATE_KEY = 11000
@@ -129,33 +110,30 @@ def in_short(exc: BaseException) -> str:
     return said[:300]
 
 
-def duplicates(exc: BulkWriteError) -> set[int]:
-    """Return which of the operations met a key that was there already.
+def _faults(exc: BulkWriteError) -> list[dict[str, Any]]:
+    details = exc.details or {}
+    return [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+
+
+def refuse_all_but_duplicates(exc: BulkWriteError) -> None:
+    """Return when nothing was wrong but that keys were there already.
 
     Raises:
         BulkWriteError: The same, when it is about anything else, too.
     """
-    details = exc.details or {}
-    faults = details.get("writeErrors", [])
-    if details.get("writeConcernErrors") or any(fault["code"] != DUPLICATE_KEY for fault in faults):
+    if any(fault.get("code") != DUPLICATE_KEY for fault in _faults(exc)):
         raise exc
-    return {fault["index"] for fault in faults}
 
 
 def is_away(exc: BulkWriteError) -> bool:
     """Whether operations failed because the server is going away."""
-    details = exc.details or {}
-    faults = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-    return any(fault.get("code") in _AWAY for fault in faults)
+    return any(fault.get("code") in _AWAY for fault in _faults(exc))
 
 
 def _refused(exc: OperationFailure, address: Address) -> StoreError:
-    if isinstance(exc, BulkWriteError):
-        details = exc.details or {}
-        faults = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-        code, said = (faults[0].get("code"), str(faults[0].get("errmsg", ""))[:300]) if faults else (None, str(exc))
-    else:
-        code, said = exc.code, in_short(exc)
+    code, said = exc.code, in_short(exc)
+    if isinstance(exc, BulkWriteError) and (faults := _faults(exc)):
+        code, said = faults[0].get("code"), str(faults[0].get("errmsg", ""))[:300]
     if code == _AUTHENTICATION_FAILED:
         return AccessDenied(f"{address} refuses the name or the password in the uri")
     if code == UNAUTHORIZED:

@@ -8,7 +8,7 @@ from bson import Timestamp
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.store.codec import records
+from lightning_core.store import codec
 
 SERVER_TIME = Timestamp(0, 0)
 """In a new document, the server puts its own time in its place: each time another one, and always a later one."""
@@ -45,8 +45,8 @@ def inserted(key: str, record: RolloutRecord, *, token: str, keep_seconds: float
         "revision": record.revision,
         "attempts": len(record.attempts),
         "written": token,
-        "task": records.task(rollout),
-        "state": records.state(record),
+        "task": codec.task(rollout),
+        "state": codec.state(record),
     }
     check_size(_task_of(rollout.rollout_id), len(document["task"]), MAX_TASK)
     check_size(_state_of(rollout.rollout_id), len(document["state"]), MAX_STATE)
@@ -75,13 +75,13 @@ def changed(
     values: dict[str, Any] = {
         name: getattr(rollout, name) for name in FIELDS if getattr(rollout, name) != getattr(before, name)
     }
-    values |= {"revision": old.revision + 1, "written": token, "state": records.state(new)}
+    values |= {"revision": old.revision + 1, "written": token, "state": codec.state(new)}
     if len(new.attempts) != len(old.attempts):
         values["attempts"] = len(new.attempts)
-    if not records.same_task(rollout, before):
-        values["task"] = records.task(rollout)
+    if not codec.same_task(rollout, before):
+        values["task"] = codec.task(rollout)
         check_size(_task_of(rollout.rollout_id), len(values["task"]), MAX_TASK)
-    if len(values["state"]) > MAX_STATE and len(values["state"]) - len(records.state(old)) > _STEP:
+    if len(values["state"]) > MAX_STATE and len(values["state"]) - len(codec.state(old)) > _STEP:
         check_size(_state_of(rollout.rollout_id), len(values["state"]), MAX_STATE)
     times, gone = {"changed": NOW}, {}
     was_queued, is_queued = before.status in lifecycle.QUEUED, rollout.status in lifecycle.QUEUED
@@ -107,7 +107,7 @@ def changed(
 def decoded(run_id: str, document: dict[str, Any]) -> RolloutRecord:
     """Return the record of a document."""
     fields = {"rollout_id": document["_id"]["id"], **{name: document[name] for name in FIELDS}}
-    return records.decoded(run_id, fields, document["revision"], task=document["task"], state=document["state"])
+    return codec.decoded(run_id, fields, document["revision"], task=document["task"], state=document["state"])
 
 
 def deadline_of(record: RolloutRecord) -> float | None:

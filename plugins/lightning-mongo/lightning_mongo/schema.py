@@ -1,6 +1,5 @@
 """The collections, what their indexes are for, and how a database is known to be ours."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from bson import MaxKey, MinKey
@@ -27,7 +26,6 @@ REQUESTS = "lightning.requests"
 DELETIONS_KEPT_SECONDS = 3600
 
 _RUN = "_id.run"
-_OPTIONS = ("unique", "sparse", "expireAfterSeconds", "partialFilterExpression")
 
 
 def _index(name: str, *keys: str, **options: Any) -> IndexModel:
@@ -84,36 +82,15 @@ async def prepare(database: AsyncDatabase[dict[str, Any]], address: Address) -> 
             return await prepare(database, address)  # another process was first
     try:
         for collection, indexes in INDEXES.items():
-            await _complete(database, collection, indexes)
+            await database[collection].create_indexes(indexes)
     except OperationFailure as exc:
         if exc.code in (85, 86):  # another index has the name, or the keys
             raise UnusableDatabase(
-                f"database {database.name!r} at {address} has other indexes under our names: {exc}"
+                f"database {database.name!r} at {address} has another index in the place of one of ours; drop it, and "
+                f"it is made anew: {exc}"
             ) from exc
         raise
     return None
-
-
-async def _complete(database: AsyncDatabase[dict[str, Any]], collection: str, indexes: list[IndexModel]) -> None:
-    there = await database[collection].index_information()
-    for index in indexes:
-        known = there.get(index.document["name"])
-        if known is None:
-            continue
-        found, wanted = _what_it_does(known), _what_it_does(index.document)
-        if found != wanted:
-            raise UnusableDatabase(
-                f"the index {index.document['name']!r} of {database.name}.{collection} is {found}, and not {wanted}; "
-                "drop it, and it is made anew"
-            )
-    if missing := [index for index in indexes if index.document["name"] not in there]:
-        await database[collection].create_indexes(missing)
-
-
-def _what_it_does(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys and the options that matter, in one form for what we ask for and for what the server says."""
-    does = {"key": list(dict(index["key"]).items())}
-    return does | {name: index[name] for name in _OPTIONS if index.get(name, False) is not False}
 
 
 def of(key: str, rollout_id: str | None = None, attempt_id: str | None = None) -> dict[str, Any]:

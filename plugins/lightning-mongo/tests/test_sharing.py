@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from lightning_mongo import MongoBackend, MongoLightningStore
+from lightning_mongo import MongoBackend, MongoLightningStore, Settings
 from lightning_mongo.testing import Mongod
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
@@ -89,7 +89,7 @@ async def test_no_rollout_is_handed_out_twice(mongod: Mongod, partition: str) ->
 
 
 async def test_a_claim_that_loses_some_to_others_goes_on_with_the_rest(mongod: Mongod, partition: str) -> None:
-    backend = MongoBackend(mongod.uri, partition_id=partition)
+    backend = MongoBackend(Settings(mongod.uri, partition_id=partition))
     store = StoreFacade(backend, run_id="run-1")
     queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(4)])
     in_the_way = {queued[1].rollout_id, queued[2].rollout_id}
@@ -338,7 +338,7 @@ async def test_runs_are_kept_in_the_order_of_their_beginning(mongod: Mongod, par
 
 
 async def test_a_store_serves_any_number_of_event_loops(mongod: Mongod, partition: str) -> None:
-    backend = MongoBackend(mongod.uri, partition_id=partition)
+    backend = MongoBackend(Settings(mongod.uri, partition_id=partition))
     assert await asyncio.to_thread(lambda: asyncio.run(backend.kept_runs())) == []
     assert await backend.kept_runs() == []
     await backend.aclose()

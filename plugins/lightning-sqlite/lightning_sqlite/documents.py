@@ -1,35 +1,39 @@
-"""Small documents in the database, and requests that records have no more room for. In the writer's thread only."""
+"""Small documents in the database, and requests that records have no more room for."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
-from lightning_core.store.codec.records import requests_of
-from lightning_core.store.codec.spans import dumped, loaded
-from lightning_sqlite.session import LatestKey, Session, Stored
+from lightning_core.store.codec import as_json, dumped, loaded, requests_of
+from lightning_sqlite.session import LatestKey, Stored
+from lightning_sqlite.writer import SqlitePart, in_the_thread
 
 
-class Documents:
-    """The documents of all runs.
+class DocumentPart(SqlitePart):
+    """The documents of all runs."""
 
-    Args:
-        session: The open transaction, whichever it is.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._execute = session.execute
-
-    def put(
-        self, run_id: str, kind: DocumentKind, key: str, value: Any, revision: int, requests: tuple[Request, ...]
+    @in_the_thread
+    def put_document(
+        self,
+        run_id: str,
+        kind: DocumentKind,
+        key: str,
+        value: Any,
+        *,
+        revision: int,
+        requests: tuple[Request, ...] = (),
     ) -> Document | None:
-        """Write a document if it has this revision; None when it has another one."""
+        """Write a document, which thereby becomes the latest of its kind.
+
+        Raises:
+            InvalidRequest: When the value has something that JSON cannot hold.
+        """
         present = self._stored(run_id, kind, key)
         if revision != (0 if present is None else present.document.revision):
             return None
-        document = Document(key, value, revision + 1, requests)
-        columns = (document.revision, self._session.next_number("written"), dumped(requests), dumped(value))
+        document = Document(key, as_json(value, f"{kind} {key!r}"), revision + 1, requests)
+        columns = (document.revision, self._session.next_number("written"), dumped(requests), dumped(document.value))
         if present is None:
             number = self._execute(
                 "INSERT INTO document VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
@@ -46,13 +50,25 @@ class Documents:
         self._session.latest.set((run_id, kind), LatestKey(key))
         return document
 
-    def get(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
         """Return the document of this key, or None when there is none."""
+        self._writer.check_usable()
+        stored = self._session.documents.committed((run_id, kind, key))
+        return await self._read_document(run_id, kind, key) if stored is None else stored.document
+
+    @in_the_thread
+    def _read_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
         stored = self._stored(run_id, kind, key)
         return None if stored is None else stored.document
 
-    def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+    async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
         """Return the key of the document written last, or None when there is none."""
+        self._writer.check_usable()
+        latest = self._session.latest.committed((run_id, kind))
+        return await self._read_latest(run_id, kind) if latest is None else latest.key
+
+    @in_the_thread
+    def _read_latest(self, run_id: str, kind: DocumentKind) -> str | None:
         latest = self._session.latest.get((run_id, kind))
         if latest is None:
             run = self._session.find_run(run_id)
@@ -66,7 +82,8 @@ class Documents:
             self._session.latest.set((run_id, kind), latest)
         return latest.key
 
-    def all(self, run_id: str, kind: DocumentKind) -> list[Document]:
+    @in_the_thread
+    def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
         run = self._session.find_run(run_id)
         if run is None:
@@ -77,8 +94,7 @@ class Documents:
         ).fetchall()
         return [_decoded(columns) for columns in found]
 
-    def count(self, run_id: str, kind: DocumentKind) -> int:
-        """Return how many there are of a kind."""
+    def _count_documents(self, run_id: str, kind: DocumentKind) -> int:
         run = self._session.find_run(run_id)
         if run is None:
             return 0
@@ -86,10 +102,11 @@ class Documents:
         number: int = found.fetchone()[0]
         return number
 
+    @in_the_thread
     def remember_requests(
-        self, run_id: str, owner: str, requests: Sequence[Request], now: float, wanted: str
+        self, run_id: str, owner: str, requests: Sequence[Request], *, now: float, wanted: str
     ) -> Request | None:
-        """Keep requests, and return the one of the wanted id that was kept before, or None."""
+        """Keep requests that a record has no more room for, and look one up among those that were kept before."""
         run = self._session.run(run_id).number
         found = self._execute(
             "SELECT body FROM request WHERE run = ? AND owner = ? AND request_id = ?", (run, owner, wanted)

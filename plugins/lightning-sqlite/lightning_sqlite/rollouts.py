@@ -1,18 +1,17 @@
-"""Rollout records in the database: the queue, compare-and-set, deadlines, deletion. In the writer's thread only."""
+"""Rollout records in the database: the queue, compare-and-set, deadlines, deletion."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store import codec
 from lightning_core.store.backend import Change
-from lightning_core.store.codec import records
-from lightning_core.store.codec.records import kept, same_task, state, task
-from lightning_core.store.codec.spans import dumped
+from lightning_core.store.codec import dumped, kept, same_task, state, task
 from lightning_core.store.query import Query
 from lightning_sqlite import conditions
-from lightning_sqlite.session import Earliest, Row, Session
-from lightning_sqlite.tally import Page, find_page
+from lightning_sqlite.session import Earliest, Row
+from lightning_sqlite.writer import SqlitePart, in_the_thread
 
 COLUMNS = (
     "rollout.rollout, rollout_id, status, mode, resources_id, start_time, end_time, revision, ticket, state, task.body"
@@ -31,10 +30,10 @@ def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | 
         "start_time": start_time,
         "end_time": end_time,
     }
-    return records.decoded(run_id, fields, revision, task=task, state=state), number, ticket
+    return codec.decoded(run_id, fields, revision, task=task, state=state), number, ticket
 
 
-def select(what: str, run: int, query: Query, page: Page | None = None) -> tuple[str, list[Any]]:
+def select(what: str, run: int, query: Query, page: conditions.Page | None = None) -> tuple[str, list[Any]]:
     """Return the statement that carries out a query, and its parameters.
 
     Args:
@@ -75,18 +74,21 @@ _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")
 """The tables that hold something of a rollout, by its number."""
 
 
-class Rollouts:
-    """The records of all runs.
+class RolloutPart(SqlitePart):
+    """The records of all runs."""
 
-    Args:
-        session: The open transaction, whichever it is.
-    """
+    async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return the record, or None when the run has none of this id."""
+        self._writer.check_usable()
+        row = self._session.rows.committed((run_id, rollout_id))
+        return await self._read(run_id, rollout_id) if row is None else row.record
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._execute = session.execute
+    @in_the_thread
+    def _read(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        row = self._row(run_id, rollout_id)
+        return None if row is None else row.record
 
-    def row(self, run_id: str, rollout_id: str) -> Row | None:
+    def _row(self, run_id: str, rollout_id: str) -> Row | None:
         """Return a record with its number and its ticket, or None when there is none."""
         row = self._session.rows.get((run_id, rollout_id))
         if row is None and (run := self._session.find_run(run_id)) is not None:
@@ -98,13 +100,13 @@ class Rollouts:
                 row = self._noted(run_id, found)
         return row
 
-    def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
-        """Return a record, or None when there is none."""
-        row = self.row(run_id, rollout_id)
-        return None if row is None else row.record
-
+    @in_the_thread
     def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
-        """Add new records, in this order, and return what is kept under their ids."""
+        """Add new records, in this order.
+
+        Raises:
+            InvalidRequest: When an input or metadata has a value that JSON cannot hold.
+        """
         present: dict[tuple[str, str], RolloutRecord] = {}
         for run_id in dict.fromkeys(record.run_id for record in records):
             wanted = [record.rollout.rollout_id for record in records if record.run_id == run_id]
@@ -123,20 +125,23 @@ class Rollouts:
             self._written(row)
         return [present[record.run_id, record.rollout.rollout_id] for record in records]
 
+    @in_the_thread
     def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
         """Write `new` with the next revision if the record still has the revision of `old`."""
-        row = self.row(old.run_id, old.rollout.rollout_id)
+        row = self._row(old.run_id, old.rollout.rollout_id)
         if row is None or row.record.revision != old.revision:
             return False
         self._write(row, new)
         return True
 
+    @in_the_thread
     def claim(
         self,
         run_id: str,
         limit: int,
         begin: Callable[[RolloutRecord], RolloutRecord],
-        request_id: str | None,
+        *,
+        request_id: str | None = None,
     ) -> list[RolloutRecord]:
         """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
         run = self._session.find_run(run_id)
@@ -149,12 +154,12 @@ class Rollouts:
                 (run.number, request_id),
             ).fetchall()
             if again:
-                return [row.record for (rollout_id,) in again if (row := self.row(run_id, rollout_id)) is not None]
+                return [row.record for (rollout_id,) in again if (row := self._row(run_id, rollout_id)) is not None]
         head = self._execute(
             "SELECT rollout_id FROM rollout WHERE run = ? AND ticket IS NOT NULL ORDER BY ticket LIMIT ?",
             (run.number, limit),
         ).fetchall()
-        rows = [row for (rollout_id,) in head if (row := self.row(run_id, rollout_id)) is not None]
+        rows = [row for (rollout_id,) in head if (row := self._row(run_id, rollout_id)) is not None]
         begun = [begin(row.record) for row in rows]
         written = [self._write(row, record) for row, record in zip(rows, begun, strict=True)]
         if request_id is not None:
@@ -163,12 +168,13 @@ class Rollouts:
             )
         return written
 
+    @in_the_thread
     def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
-        """Return one page of what matches, and how many match."""
+        """Query records by fields of their rollout."""
         run = self._session.find_run(run_id)
         if run is None:
             return [], 0
-        page = find_page(self._execute, run.number, query)
+        page = conditions.find_page(self._execute, run.number, query)
         if page is not None and (page.total <= query.offset or query.limit == 0):
             return [], page.total
         if conditions.is_whole(query):
@@ -190,8 +196,16 @@ class Rollouts:
         (total,) = self._execute(*select("count(*)", run.number, whole)).fetchone()
         return records, total
 
-    def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+    async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`, the earliest first."""
+        self._writer.check_usable()
+        earliest = self._session.earliest.committed(run_id)
+        if earliest is not None and (earliest.at is None or now < earliest.at):
+            return []
+        return await self._read_due(run_id, now)
+
+    @in_the_thread
+    def _read_due(self, run_id: str, now: float) -> list[RolloutRecord]:
         run = self._session.find_run(run_id)
         if run is None:
             return []
@@ -199,19 +213,33 @@ class Rollouts:
             "SELECT rollout_id FROM rollout WHERE run = ? AND deadline <= ? ORDER BY deadline, rollout",
             (run.number, now),
         ).fetchall()
-        self.next_deadline(run_id)
-        return [row.record for (rollout_id,) in found if (row := self.row(run_id, rollout_id)) is not None]
+        self._find_earliest(run_id)
+        return [row.record for (rollout_id,) in found if (row := self._row(run_id, rollout_id)) is not None]
 
-    def next_deadline(self, run_id: str) -> float | None:
+    async def next_deadline(self, run_id: str) -> float | None:
+        """Return a time before which no record is due."""
+        self._writer.check_usable()
+        earliest = self._session.earliest.committed(run_id)
+        return await self._read_earliest(run_id) if earliest is None else earliest.at
+
+    @in_the_thread
+    def _read_earliest(self, run_id: str) -> float | None:
+        return self._find_earliest(run_id)
+
+    def _find_earliest(self, run_id: str) -> float | None:
         """Return when the first record of the run is due, and publish it."""
-        run = self._session.find_run(run_id)
-        found = (None,) if run is None else self._earliest(run.number)
-        self._session.earliest.set(run_id, Earliest(found[0]))
-        return found[0]
+        run, at = self._session.find_run(run_id), None
+        if run is not None:
+            (at,) = self._execute(
+                "SELECT min(deadline) FROM rollout WHERE run = ? AND deadline IS NOT NULL", (run.number,)
+            ).fetchone()
+        self._session.earliest.set(run_id, Earliest(at))
+        return at
 
-    def delete(self, run_id: str, rollout_ids: Sequence[str]) -> int:
-        """Delete rollouts with all that belongs to them, and return how many there were."""
-        rows = [row for rollout_id in dict.fromkeys(rollout_ids) if (row := self.row(run_id, rollout_id)) is not None]
+    @in_the_thread
+    def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with their attempts and spans."""
+        rows = [row for rollout_id in dict.fromkeys(rollout_ids) if (row := self._row(run_id, rollout_id)) is not None]
         for row in rows:
             deleted = {
                 table: self._execute(f"DELETE FROM {table} WHERE rollout = ?", (row.number,)).rowcount
@@ -222,6 +250,7 @@ class Rollouts:
             self._announce_deletion(run_id, row.record.rollout.rollout_id)
         return len(rows)
 
+    @in_the_thread
     def delete_run(self, run_id: str) -> None:
         """Delete everything that belongs to a run."""
         run = self._session.find_run(run_id)
@@ -251,7 +280,7 @@ class Rollouts:
             "SELECT rollout_id FROM rollout WHERE run = ? AND rollout_id IN (SELECT value FROM json_each(?))",
             (run.number, dumped(rollout_ids).decode()),
         ).fetchall()
-        return [(rollout_id, row.record) for (rollout_id,) in found if (row := self.row(run_id, rollout_id))]
+        return [(rollout_id, row.record) for (rollout_id,) in found if (row := self._row(run_id, rollout_id))]
 
     def _write(self, row: Row, new: RolloutRecord) -> RolloutRecord:
         old = row.record
@@ -296,12 +325,6 @@ class Rollouts:
         row = Row(*decoded(run_id, columns))
         self._session.rows.set((run_id, row.record.rollout.rollout_id), row)
         return row
-
-    def _earliest(self, run: int) -> tuple[float | None]:
-        found: tuple[float | None] = self._execute(
-            "SELECT min(deadline) FROM rollout WHERE run = ? AND deadline IS NOT NULL", (run,)
-        ).fetchone()
-        return found
 
     def _announce_deletion(self, run_id: str, rollout_id: str) -> None:
         self._session.announce(Change(run_id, rollout_id, None, None))

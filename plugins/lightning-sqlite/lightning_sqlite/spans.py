@@ -1,4 +1,4 @@
-"""Spans in the database, and their numbers. In the writer's thread only."""
+"""Spans in the database, and their numbers."""
 
 import zlib
 from collections import defaultdict
@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lightning_core.errors import NotFound
-from lightning_core.store.codec.spans import EncodedSpan, SpanReader, dumped
+from lightning_core.store.codec import EncodedSpan, SpanReader, dumped, encoded
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_sqlite import conditions
-from lightning_sqlite.rollouts import Rollouts
-from lightning_sqlite.session import Row, Session
+from lightning_sqlite.rollouts import RolloutPart
+from lightning_sqlite.session import Row
+from lightning_sqlite.writer import in_the_thread
 
 _COLUMNS = (
     "span.attempt, span.span_id, span.sequence_id, span.trace_id, span.parent_id, span.name, "
@@ -27,37 +28,31 @@ MIN_COMPRESSED = 16_384
 """How many bytes a body has at least that is compressed, as one of a call with thousands of token ids."""
 
 
-class Spans:
-    """The spans of all runs.
+class SpanPart(RolloutPart):
+    """The spans of all runs."""
 
-    Args:
-        session: The open transaction, whichever it is.
-        rollouts: Where their rollouts are.
-    """
+    @in_the_thread
+    def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
 
-    def __init__(self, session: Session, rollouts: Rollouts) -> None:
-        self._session = session
-        self._execute = session.execute
-        self._rollouts = rollouts
-
-    def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
-        """Keep spans, each with its rollout's and its attempt's id, and return their sequence ids.
-
-        None stands for a span that was there already.
+        Raises:
+            NotFound: When a rollout is gone.
         """
-        numbers = self._numbers(run_id, ((rollout_id, attempt_id) for rollout_id, attempt_id, _ in spans))
+        numbers = self._numbers(run_id, ((span.rollout_id, span.attempt_id) for span in spans))
+        encoded_spans = [
+            (numbers[span.rollout_id, span.attempt_id], row) for span, row in zip(spans, encoded(spans), strict=True)
+        ]
         by_attempt: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-        for rollout_id, attempt_id, span in spans:
-            by_attempt[numbers[rollout_id, attempt_id]].append(span.span_id)
+        for attempt, row in encoded_spans:
+            by_attempt[attempt].append(row.span_id)
         last = {attempt: self._last_sequence_id(*attempt) for attempt in by_attempt}
         there = {
-            attempt: self._present(*attempt, span_ids) if last[attempt] else set()
+            attempt: self._present_spans(*attempt, span_ids) if last[attempt] else set()
             for attempt, span_ids in by_attempt.items()
         }
         rows: list[tuple[Any, ...]] = []
         stored: list[int | None] = []
-        for rollout_id, attempt_id, span in spans:
-            attempt = numbers[rollout_id, attempt_id]
+        for attempt, span in encoded_spans:
             if span.span_id in there[attempt]:
                 stored.append(None)
                 continue
@@ -75,25 +70,27 @@ class Spans:
             self._session.count(run_id, spans=len(rows))
         return stored
 
-    def replace(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> None:
-        """Write the bodies and sources of spans anew; those that are not there are skipped.
+    @in_the_thread
+    def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        """Write spans in place of those that are kept of the same rollout, attempt and id.
 
         They move behind all others: SQLite has no other use for the room in a page whose rows became smaller.
         """
-        for rollout_id, attempt_id, span in spans:
-            row = self._rollouts.row(run_id, rollout_id)
+        for span, written in zip(spans, encoded(spans), strict=True):
+            row = self._row(run_id, span.rollout_id)
             if row is not None:
                 self._execute(
                     "UPDATE span SET span = (SELECT max(span) + 1 FROM span), body = ?, source = ? "
                     "WHERE rollout = ? AND attempt = ? AND span_id = ?",
                     (
-                        *(_packed(span.body), self._source(run_id, span.source)),
-                        *(row.number, _number_of(row, attempt_id), span.span_id),
+                        *(_packed(written.body), self._source(run_id, written.source)),
+                        *(row.number, _number_of(row, span.attempt_id), span.span_id),
                     ),
                 )
 
-    def reserve(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the next sequence id of each attempt, and keep in mind that it is taken."""
+    @in_the_thread
+    def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each `(rollout_id, attempt_id)`."""
         numbers = self._numbers(run_id, attempts)
         reserved = []
         last: dict[tuple[int, int], int] = {}
@@ -110,9 +107,10 @@ class Spans:
             self._session.last_sequence_ids.set(attempt, sequence_id)
         return reserved
 
-    def find(self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[list[Span], int]:
+    @in_the_thread
+    def find_spans(self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[list[Span], int]:
         """Return one page of a rollout's or an attempt's spans, and how many match."""
-        row = self._rollouts.row(run_id, rollout_id)
+        row = self._row(run_id, rollout_id)
         if row is None:
             return [], 0
         attempt_ids = {attempt.sequence_id: attempt.attempt_id for attempt in row.record.attempts}
@@ -151,7 +149,7 @@ class Spans:
         numbers: dict[tuple[str, str], tuple[int, int]] = {}
         for rollout_id, attempt_id in attempts:
             if (rollout_id, attempt_id) not in numbers:
-                row = self._rollouts.row(run_id, rollout_id)
+                row = self._row(run_id, rollout_id)
                 if row is None:
                     raise NotFound(f"run {run_id} has no rollout {rollout_id!r}")
                 numbers[rollout_id, attempt_id] = (row.number, _number_of(row, attempt_id))
@@ -168,7 +166,7 @@ class Spans:
             self._session.last_sequence_ids.set((rollout, attempt), known)
         return known
 
-    def _present(self, rollout: int, attempt: int, span_ids: Sequence[str]) -> set[str]:
+    def _present_spans(self, rollout: int, attempt: int, span_ids: Sequence[str]) -> set[str]:
         found = self._execute(
             "SELECT span_id FROM span WHERE rollout = ? AND attempt = ? "
             "AND span_id IN (SELECT value FROM json_each(?))",

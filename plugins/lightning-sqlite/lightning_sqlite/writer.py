@@ -1,27 +1,27 @@
 """The one thread that touches the database: it commits together what is asked for at the same time."""
 
 import asyncio
+import functools
 import logging
 import os
 import queue
 import threading
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from lightning_core.errors import StoreClosed, StoreError, StoreFull
-from lightning_core.store.backend import Change
+from lightning_core.store.backend import Change, StoreBackend
 from lightning_sqlite.database import Database, explained
 from lightning_sqlite.session import Session
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 4_096
-"""How many operations may wait for the thread; further callers wait before the queue."""
 MAX_TOGETHER = 256
 """How many operations one commit may hold."""
 EXIT_SECONDS = 10.0
@@ -62,7 +62,6 @@ class Writer:
         self._ended: Future[None] = Future()
         self._ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
         self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
-        self._gates: deque[_Operation] = deque()
         # Daemonic, so that a store that was not closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, args=(database,), name="lightning-sqlite", daemon=True)
         self._thread.start()
@@ -97,15 +96,8 @@ class Writer:
             StoreFull: When the disk is full; nothing was written.
             StoreError: When the database refuses; nothing was written.
         """
-        self.check_usable()
+        self._check_process()  # before the lock, which a forked child may have got locked
         loop = asyncio.get_running_loop()
-        while self._operations.qsize() >= MAX_WAITING:
-            gate = _Operation(None, loop, loop.create_future())
-            self._gates.append(gate)
-            if self._operations.qsize() < MAX_WAITING:
-                break  # emptied just before the gate was there: it might never open
-            assert gate.future is not None
-            await gate.future
         future: asyncio.Future[T] = loop.create_future()
         with self._lock:
             self.check_usable()
@@ -131,7 +123,7 @@ class Writer:
             self._thread.join(EXIT_SECONDS)
 
     def _end(self, loop: asyncio.AbstractEventLoop | None, future: "asyncio.Future[None] | None") -> bool:
-        self._check_process()  # before the lock, which a forked child may have got locked
+        self._check_process()
         with self._lock:
             if self._closed:
                 return False
@@ -182,7 +174,6 @@ class Writer:
             logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=not_closed)
         # To those of them who have been answered this comes too late, and does nothing.
         self._answer([_Answer(operation, None if operation.work is None else broken) for operation in left])
-        self._open_gates()
 
     def _broken(self) -> StoreError:
         return StoreError(f"the store in {self._path} has broken: {self._broken_by!r}; open it again")
@@ -194,13 +185,6 @@ class Writer:
                 batch.append(self._operations.get_nowait())
             except queue.Empty:
                 break
-        self._open_gates()
-
-    def _open_gates(self) -> None:
-        opened = []
-        while self._gates:
-            opened.append(_Answer(self._gates.popleft(), None))
-        self._answer(opened)
 
     def _carry_out(self, batch: Sequence[_Operation]) -> None:
         try:
@@ -237,6 +221,34 @@ class Writer:
                 if not loop.is_closed():
                     raise
                 # The caller went away with the loop.
+
+
+class SqlitePart(StoreBackend):
+    """A part of the backend: some of its operations, which `in_the_thread` marks.
+
+    Args:
+        writer: Carries them out.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._session = writer.session
+        self._execute = writer.session.execute
+
+
+Part = TypeVar("Part", bound=SqlitePart)
+
+
+def in_the_thread(
+    operation: Callable[Concatenate[Part, P], T],
+) -> Callable[Concatenate[Part, P], Coroutine[Any, Any, T]]:
+    """Let the writer's thread carry out an operation, which answers after the commit."""
+
+    @functools.wraps(operation)
+    async def call(self: Part, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._writer.do(functools.partial(operation, self, *args, **kwargs))
+
+    return call
 
 
 def _complete(answers: Sequence[_Answer]) -> None:

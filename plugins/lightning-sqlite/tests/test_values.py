@@ -11,7 +11,7 @@ from lightning_sqlite import SqliteLightningStore
 from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.codec.spans import as_json
+from lightning_core.store.codec import as_json
 from lightning_core.types import OtelResource, PromptTemplate, Span
 
 
@@ -91,7 +91,7 @@ async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None
         await store.update_attempt(started.rollout_id, attempt_id, metadata={"a": {1}})
     with pytest.raises(InvalidRequest, match=r"the metadata of rollout ro-.*\['a'\] is of type set"):
         await store.update_rollout(started.rollout_id, metadata={"a": {1}})
-    with pytest.raises(InvalidRequest, match=r"worker 'w-1'\['heartbeat_stats'\]\['a'\] is of type set"):
+    with pytest.raises(InvalidRequest, match=r"workers 'w-1'\['heartbeat_stats'\]\['a'\] is of type set"):
         await store.update_worker("w-1", {"a": {1}})
     with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is not valid Unicode"):
         await store.add_resources({"p": PromptTemplate(template="\ud800")})

@@ -1,1 +1,0 @@
-"""Records, spans and values as JSON text, for databases: what they keep of them comes back as it was."""
