@@ -20,13 +20,13 @@ from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_core.store import LightningStore
-from lightning_core.types import LLM, Dataset, NamedResources, samples_of
+from lightning_core.types import Dataset, NamedResources, samples_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome, Parts
-from lightning_verl.requirements import check_accelerator, check_versions
+from lightning_verl.requirements import check_engine, check_versions
 from lightning_verl.serving import RESOURCE, Serving
 from lightning_verl.training import Training
 
@@ -104,7 +104,6 @@ class VERL(Algorithm):
             serving = Serving(
                 store,
                 proxy=cast(LLMProxy | None, self.get_llm_proxy()),  # `_check` refuses any other
-                backend=settings.own.backend,
                 # What goes on from a checkpoint keeps what was measured before it, also where that part failed.
                 key=folder if settings.verl.trainer.save_freq > 0 else key,
                 resources=_others(self.get_initial_resources()),
@@ -144,7 +143,7 @@ class VERL(Algorithm):
                 manager=manager,
                 serving=serving,
                 outcome=outcome,
-                schedule=Schedule(settings.checkpoint_seconds, budget=budget),
+                schedule=Schedule(settings.checkpoint_seconds),
                 keeps_best=settings.keeps_best,
                 report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
@@ -167,12 +166,10 @@ class VERL(Algorithm):
         settings = self.settings
         check_versions()
         ray = settings.verl.ray_kwargs.get("ray_init") or {}
-        is_elsewhere = bool(ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1)
-        engine = str(settings.verl.actor_rollout_ref.rollout.name)
-        check_accelerator(settings.own.device, engine=engine, is_elsewhere=is_elsewhere)
+        if not (ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1):
+            check_engine(str(settings.verl.actor_rollout_ref.rollout.name))
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
         self._check_proxy()
-        self._check_policies()
         try:
             as_trajectory_adapter(self._adapter)
         except TypeError as exc:
@@ -191,21 +188,6 @@ class VERL(Algorithm):
             raise ConfigError(
                 f"llm_proxy has a model {min(taken)!r}, which the model that is trained is called; give the one of "
                 "llm_proxy another model_name"
-            )
-
-    def _check_policies(self) -> None:
-        """Refuse further policies: their agents would be given a model that nobody trains, or none."""
-        path = str(self.settings.verl.actor_rollout_ref.model.path)
-        others = {
-            name: resource
-            for name, resource in _others(self.get_initial_resources()).items()
-            if isinstance(resource, LLM) and (not resource.endpoint or resource.model in (path, Path(path).name))
-        }
-        if others:
-            raise ConfigError(
-                f"initial_resources has {', '.join(map(repr, sorted(others)))} as the model to train; a run trains one "
-                f"policy, which agents are given as {RESOURCE!r}. Let all roles of the agent call that one, or give "
-                "the others the endpoint and the name of a model that is served elsewhere, which is not trained"
             )
 
     def _checkpoints(self, name: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.errors import LightningError
 from lightning_verl.algorithm import VERL
-from lightning_verl.requirements import has_accelerator
+from lightning_verl.requirements import count_gpus
 
 TRAININGS: dict[str, list[str]] = {
     "grpo": [],
@@ -74,7 +74,7 @@ def train(folder: Path, options: list[str]) -> tuple[bool, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line names; the exit status tells whether all have passed."""
     parser = argparse.ArgumentParser(prog="python -m lightning_verl.check", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if has_accelerator() else "cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if count_gpus() else "cpu")
     parser.add_argument("--only", help="with commas: hf-grpo,hf-ppo,hf-lora,hf-async, or vllm-... on a GPU")
     given = parser.parse_args(arguments)
     engines = ["hf", *(["vllm"] if given.device == "cuda" and find_spec("vllm") else [])]

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from lightning_proxy import LLMProxy
 from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
@@ -27,13 +27,9 @@ class Policy:
     """What agents call it."""
     client: LLMClient
     """Takes and gives tokens."""
-    addresses: Sequence[str]
-    """Where it is served over HTTP: `host:port`."""
     tokenizer: Tokenizer
     ends: Collection[int]
     """The tokens that end an answer: the tokenizer's, and those that the model's author names."""
-    path: str
-    """The model that it began with."""
     sampling: Mapping[str, Mapping[str, Any]]
     """By partition, how tokens are drawn."""
     chat_template: Mapping[str, Any]
@@ -57,7 +53,6 @@ class Serving:
     Args:
         store: The run's.
         proxy: The trainer's; None for one of its own, on this machine alone.
-        backend: `tokens` calls verl's client, `openai` the HTTP of its servers.
         key: Names its resources within the run: the same one again continues them.
         resources: What else agents are given.
         budget: What a proxy of its own counts calls against.
@@ -68,7 +63,6 @@ class Serving:
         store: LightningStore,
         *,
         proxy: LLMProxy | None,
-        backend: Literal["tokens", "openai"],
         key: str,
         resources: NamedResources | None = None,
         budget: Budget | None = None,
@@ -79,7 +73,6 @@ class Serving:
             proxy = LLMProxy(store=store, key="", budget=budget)
         self.proxy = proxy
         """What agents' calls go through."""
-        self._backend = backend
         self._key = key
         self._resources = dict(resources or {})
         self._policy: Policy | None = None
@@ -190,22 +183,14 @@ class Serving:
         """Tell the proxy what it serves."""
         policy = self._policy
         assert policy is not None
-        entries = self._entries(policy, policy.name, "train")
+        entries = [self._entry(policy, policy.name, "train")]
         if self._measured is not None:
-            entries += self._entries(policy, self._measured, "val")
+            entries.append(self._entry(policy, self._measured, "val"))
         names = {entry["model_name"] for entry in entries}
         others = [entry for entry in self._others if entry.get("model_name") not in names]
         self.proxy.update_model_list([*others, *entries])
 
-    def _entries(self, policy: Policy, name: str, partition: str) -> list[dict[str, Any]]:
-        if self._backend == "openai":
-            return [
-                {
-                    "model_name": name,
-                    "litellm_params": {"model": f"hosted_vllm/{policy.path}", "api_base": f"http://{address}/v1"},
-                }
-                for address in policy.addresses
-            ]
+    def _entry(self, policy: Policy, name: str, partition: str) -> dict[str, Any]:
         if partition not in self._backends:
             engine = VerlEngine(
                 policy.client,
@@ -224,4 +209,4 @@ class Serving:
                 tool_parser=policy.tool_parser,
                 reasoning=policy.reasoning,
             )
-        return [{"model_name": name, "backend": self._backends[partition]}]
+        return {"model_name": name, "backend": self._backends[partition]}

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_verl.checkpoints import say_disk
 from lightning_verl.ending import Enough
 from lightning_verl.outcome import Parts
 from lightning_verl.rules import fault_of_positions, longest_conversation, set_context_of_servers
@@ -88,7 +87,6 @@ class Training:
         set_context_of_servers(config, told, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
-        say_disk(config, self._parts.checkpoints, keeps_best=self._parts.keeps_best)
         with ray_cluster(config):
             RAY_ENDS.clear()
             try:
@@ -147,17 +145,14 @@ class Training:
         val = {name: rollout.val_kwargs[name] for name in train}
         if not rollout.val_kwargs.do_sample:
             val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-        path = str(model.path)
         tools = VerlToolParser(rollout.multi_turn.format, self._trainer.tokenizer)
         warn_of_other_form(rollout.multi_turn.format, self._trainer.tokenizer)
-        told = get_generation_config(copy_to_local(path), trust_remote_code=model.trust_remote_code)
+        told = get_generation_config(copy_to_local(str(model.path)), trust_remote_code=model.trust_remote_code)
         return Policy(
-            name=Path(path).name,
+            name=Path(str(model.path)).name,
             client=self._trainer.get_llm_client(),
-            addresses=self._trainer.llm_server_manager.get_addresses(),
             tokenizer=self._trainer.tokenizer,
             ends=end_tokens(self._trainer.tokenizer, told),
-            path=path,
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
