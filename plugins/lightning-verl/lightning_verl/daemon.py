@@ -12,7 +12,8 @@ from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.options import LearningOptions, Level
 from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
-from lightning_tokens.learning.rollouts import record_of
+from lightning_tokens.learning.rollouts import enqueue, record_of
+from lightning_tokens.learning.serving import RESOURCE
 
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.concurrency import EventLoopThread
@@ -21,10 +22,8 @@ from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutConfig, Span
-from lightning_verl.manager import enqueue
 from lightning_verl.padding import padded_batch
 from lightning_verl.rules import TraceAggregator
-from lightning_verl.serving import RESOURCE
 
 if TYPE_CHECKING:
     from verl import DataProto

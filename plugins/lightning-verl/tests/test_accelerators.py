@@ -32,7 +32,5 @@ def test_a_config_that_says_no_number_of_gpus_means_all(monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_an_engine_that_is_not_installed_is_told_before_ray_starts() -> None:
-    with pytest.raises(
-        ConfigError, match=r"rollout\.name is 'vllm', which is not installed; .*device: cpu\. For GPUs"
-    ):
+    with pytest.raises(ConfigError, match=r"rollout\.name is 'vllm', which is not installed; .*device: cpu\. For GPUs"):
         check_engine("vllm")

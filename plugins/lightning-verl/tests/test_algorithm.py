@@ -13,7 +13,6 @@ import pytest
 from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
-from lightning_verl.bridge import Bridge
 from lightning_verl.config import load_settings
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
@@ -178,8 +177,8 @@ class Begun(Training):
             max_response_tokens=8,
             max_context_tokens=100,
         )
-        await self._parts.serving.start(policy)
-        await self._parts.outcome.begin(0)
+        await self.serving.start(policy)
+        await self.begin(0)
         if self.ends_with is not None:
             raise self.ends_with
 
@@ -225,18 +224,6 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
     found = await store.query_resources()
     assert len(found) == versions
     assert found[-1].resources == algorithm.get_initial_resources(), "they are found where the proxy is now"
-
-
-async def test_a_step_that_is_taken_again_after_a_kill_is_not_reported_again() -> None:
-    algorithm, store, told = VERL(config("/m")), InMemoryLightningStore(), []
-    algorithm.set_store(store)
-    algorithm.set_reporter(lambda metrics, *, step=None, best_resources=None: told.append(step))
-    bridge = Bridge(asyncio.get_running_loop())
-    for steps in ((0,), (0, 1, 2), (0, 1, 2, 3), (2, 3, 4)):  # killed before a checkpoint, and after one
-        tell = algorithm._told_once(bridge, "k/reported", await store.load_state("k/reported"))
-        for step in steps:
-            await asyncio.to_thread(tell, {"training/reward": 1.0}, step)
-    assert told == [None, 1, 2, 3, 4]
 
 
 def test_an_unknown_key_names_the_nearest_one() -> None:

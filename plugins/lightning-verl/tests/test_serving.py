@@ -137,9 +137,9 @@ async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(c
     proxy = LLMProxy(store=store, key="", clock=clock, model_list=models, launch_mode="asyncio")
     serving = Serving(store, proxy=proxy, key="k")
     await serving.start(policy(Letters()))
-    measured = serving.measure("base")
-    assert serving.other_models(measured) == {"judge"}
-    assert serving.other_models(serving.training()) == {"base", "judge"}
+    serving.measure("base")
+    assert serving.other_models("tiny", "base") == {"judge"}
+    assert serving.other_models("tiny", "tiny") == {"base", "judge"}
     await proxy.stop()
 
 
