@@ -186,7 +186,7 @@ class Training:
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
         from lightning_verl.tools import check_form
-        from lightning_verl.verl_internals.trainer import RAY_ENDS, check_with_verl
+        from lightning_verl.trainer import RAY_ENDS, check_with_verl
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
@@ -206,8 +206,8 @@ class Training:
                 self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
-        from lightning_verl.verl_internals.queue import TransferQueueRows, own_queue
-        from lightning_verl.verl_internals.trainer import make_trainer_class
+        from lightning_verl.queue import TransferQueueRows, own_queue
+        from lightning_verl.trainer import make_trainer_class
 
         with own_queue(config.transfer_queue):
             self.manager.write_to(TransferQueueRows())
@@ -231,7 +231,7 @@ class Training:
             config.transfer_queue.enable = True
             config.data.train_files = str(self._n_samples["train"])
             config.data.val_files = str(self._n_samples["val"] or 1)  # verl makes a loader, which is not read from then
-            config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals.queue", "name": "TaskNumbers"}
+            config.data.custom_cls = {"path": "pkg://lightning_verl.queue", "name": "TaskNumbers"}
             config.data.dataloader_num_workers = 0  # numbers need no process to read them
             if config.data.seed is None:
                 config.data.seed = _SEED

@@ -14,8 +14,8 @@ from lightning_core.errors import AlgorithmError, ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.queue import TaskNumbers
-    from lightning_verl.verl_internals.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
+    from lightning_verl.queue import TaskNumbers
+    from lightning_verl.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
     pytest.mark.timeout(300),

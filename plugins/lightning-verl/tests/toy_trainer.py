@@ -17,7 +17,7 @@ from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.trainer import make_trainer_class
+    from lightning_verl.trainer import make_trainer_class
 
 
 class Models:

@@ -1,4 +1,10 @@
-"""verl's trainer, with rollouts from the store and advantages for whole rollouts."""
+"""verl's trainer, with rollouts from the store and advantages for whole rollouts.
+
+verl promises nothing of what is used here and in `queue`, so another version of it means reading both again. They were
+read against verl 0.9.1 and TransferQueue 0.1.11. Also to be read: the file of its defaults in `config`, the forms of
+its checkpoints in `lora`, `checkpoints` and `rules.servable_folder`, what its servers answer in `engine` and `tools`,
+its pools in `cluster`, and what its workers find by name in `cpu`, `hf` and `workers`.
+"""
 
 import asyncio
 import copy
@@ -35,8 +41,8 @@ from lightning_verl.bridge import Enough
 from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
 from lightning_verl.config import WORKERS
 from lightning_verl.lora import write_adapter
+from lightning_verl.queue import StoredRows, filter_by_lessons, write_fields
 from lightning_verl.rules import ADAPTER, servable_folder
-from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
