@@ -63,7 +63,6 @@ class GRPO(Algorithm):
         generator: What samples: `module` for the model that is trained, or the URL of a vLLM server.
         learning: Further options of what is learned: `credit`, `call_discount`, `reward_weights`, `on_failure`,
             `mask_truncated`, `overlong_buffer`, `overlong_penalty`, `level`.
-        config: Refused: it holds options of verl.
 
     Raises:
         ConfigError: Names what is wrong, and what would fit.
@@ -94,15 +93,9 @@ class GRPO(Algorithm):
         device: str | None = None,
         generator: str = "module",
         learning: Mapping[str, Any] | None = None,
-        config: Any = None,
     ) -> None:
-        given = {each: value for each, value in locals().items() if each not in ("self", "config", "__class__")}
+        given = {each: value for each, value in locals().items() if each not in ("self", "__class__")}
         name = type(self).__name__.lower()
-        if config is not None:
-            raise ConfigError(
-                f"config holds options of verl, and {name} trains in one process without it. For verl say "
-                f"{{name: verl, preset: {name}, config: ...}}; {name}'s own options are in docs/grpo.md"
-            )
         check_options(name, given, type(self))
         if not model:
             raise ConfigError(f"{name} needs the option 'model': a folder, or a name on the Hugging Face hub")
@@ -158,7 +151,7 @@ class GRPO(Algorithm):
             "val": samples_of(val_dataset or ()),
             "test": samples_of(self.get_test_dataset() or ()),
         }
-        await self._check(len(data["train"]))
+        self._check(len(data["train"]))
         from lightning_tokens.learning.rollouts import cancel_unfinished
 
         from lightning_grpo.training import Training
@@ -194,7 +187,7 @@ class GRPO(Algorithm):
                 f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc
 
-    async def _check(self, n_train: int) -> None:
+    def _check(self, n_train: int) -> None:
         """Refuse what cannot work, before the model is loaded."""
         if n_train < self.options.batch_size:
             raise ConfigError(
@@ -204,12 +197,6 @@ class GRPO(Algorithm):
         if self.lora and find_spec("peft") is None:
             raise ConfigError("lora needs peft, which is not installed: pip install peft")
         check_parts(self, self.options.model)
-        of_verl = await self.get_store().load_state("verl")
-        if isinstance(of_verl, dict) and not of_verl["ended"]:
-            name = type(self).__name__.lower()
-            raise ConfigError(
-                f"this run was begun by verl; go on with it as {{name: verl, preset: {name}, config: ...}}"
-            )
 
 
 class RLOO(GRPO):
