@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_tokens.learning.serving import check_parts, checkpoints_of
 from pydantic import NonNegativeInt, PositiveInt
 
-from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
@@ -64,7 +63,6 @@ class GRPO(Algorithm):
         generator: What samples: `module` for the model that is trained, or the URL of a vLLM server.
         learning: Further options of what is learned: `credit`, `call_discount`, `reward_weights`, `on_failure`,
             `mask_truncated`, `overlong_buffer`, `overlong_penalty`, `level`.
-        config: Refused: it holds options of verl.
 
     Raises:
         ConfigError: Names what is wrong, and what would fit.
@@ -95,15 +93,9 @@ class GRPO(Algorithm):
         device: str | None = None,
         generator: str = "module",
         learning: Mapping[str, Any] | None = None,
-        config: Any = None,
     ) -> None:
-        given = {each: value for each, value in locals().items() if each not in ("self", "config", "__class__")}
+        given = {each: value for each, value in locals().items() if each not in ("self", "__class__")}
         name = type(self).__name__.lower()
-        if config is not None:
-            raise ConfigError(
-                f"config holds options of verl, and {name} trains in one process without it. For verl say "
-                f"{{name: verl, preset: {name}, config: ...}}; {name}'s own options are in docs/grpo.md"
-            )
         check_options(name, given, type(self))
         if not model:
             raise ConfigError(f"{name} needs the option 'model': a folder, or a name on the Hugging Face hub")
@@ -159,7 +151,7 @@ class GRPO(Algorithm):
             "val": samples_of(val_dataset or ()),
             "test": samples_of(self.get_test_dataset() or ()),
         }
-        await self._check(len(data["train"]))
+        self._check(len(data["train"]))
         from lightning_tokens.learning.rollouts import cancel_unfinished
 
         from lightning_grpo.training import Training
@@ -168,7 +160,7 @@ class GRPO(Algorithm):
         work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
-            folder = self._folder(key)
+            folder = checkpoints_of(self, key, otherwise=Path("checkpoints"))
             async with Training(self, policy, options=self.options, data=data, key=key, folder=folder) as training:
                 await training.run()
 
@@ -195,7 +187,7 @@ class GRPO(Algorithm):
                 f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
             ) from exc
 
-    async def _check(self, n_train: int) -> None:
+    def _check(self, n_train: int) -> None:
         """Refuse what cannot work, before the model is loaded."""
         if n_train < self.options.batch_size:
             raise ConfigError(
@@ -204,33 +196,7 @@ class GRPO(Algorithm):
             )
         if self.lora and find_spec("peft") is None:
             raise ConfigError("lora needs peft, which is not installed: pip install peft")
-        proxy = self.get_llm_proxy()
-        if isinstance(proxy, RemoteProxy):
-            raise ConfigError(
-                f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
-                "it out, or give options of one that runs here, as in llm_proxy=True"
-            )
-        if isinstance(proxy, LLMProxy) and Path(self.options.model).name in proxy.models():
-            raise ConfigError(
-                f"llm_proxy has a model {Path(self.options.model).name!r}, which the model that is trained is called; "
-                "give the one of llm_proxy another model_name"
-            )
-        try:
-            as_trajectory_adapter(self._adapter)
-        except TypeError as exc:
-            raise ConfigError(str(exc)) from exc
-        of_verl = await self.get_store().load_state("verl")
-        if isinstance(of_verl, dict) and not of_verl["ended"]:
-            name = type(self).__name__.lower()
-            raise ConfigError(
-                f"this run was begun by verl; go on with it as {{name: verl, preset: {name}, config: ...}}"
-            )
-
-    def _folder(self, key: str) -> Path:
-        """Return where this work keeps its checkpoints: below the run's folder, or below this one."""
-        recording = None if self._trainer is None else self.get_trainer().recording
-        root = Path.cwd() if recording is None else Path(recording.folder.path)
-        return root / "checkpoints" / key
+        check_parts(self, self.options.model)
 
 
 class RLOO(GRPO):

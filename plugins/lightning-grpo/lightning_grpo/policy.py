@@ -72,9 +72,7 @@ class Policy:
         """How many steps it has learned from."""
         config = AutoConfig.from_pretrained(path)
         if hasattr(config, "vision_config"):
-            raise ConfigError(
-                f"model is {path!r}, a model of images; rows have a place for them, but grpo trains text alone"
-            )
+            raise ConfigError(f"model is {path!r}, a model of images; grpo trains text alone")
         self.tokenizer: Any = AutoTokenizer.from_pretrained(path)
         if len(self.tokenizer) <= len(self.tokenizer.all_special_tokens):  # what transformers makes of no file
             raise ConfigError(f"model is {path!r}, where there is no tokenizer; save the model's own there, too")

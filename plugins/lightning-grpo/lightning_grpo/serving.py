@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
-from lightning_proxy import LLMProxy
 from lightning_tokens import Generated, TokenEngine, TokensBackend
 from lightning_tokens.batcher import Batcher
+from lightning_tokens.learning.serving import PolicyProxy
 from lightning_tokens.prompts import reasoning_marks
 
 from lightning_core.algorithm import Algorithm
@@ -17,9 +17,6 @@ from lightning_grpo.policy import Policy
 from lightning_grpo.vllm import VllmGenerator
 
 T = TypeVar("T")
-
-RESOURCE = "main_llm"
-"""What the model is called among the resources, as in agentlightning 0.3."""
 
 
 class PolicyEngine:
@@ -47,12 +44,11 @@ class PolicyEngine:
         return await self._generator.generate(prompt_ids, asked, request_id=request_id)
 
 
-class Serving:
+class Serving(PolicyProxy):
     """Serves a policy, under the name of the weights that it has. Belongs to one event loop.
 
     Args:
-        algorithm: Its store, budget, what else agents are given, and the trainer's proxy; without it there is one of
-            its own, on this machine alone.
+        algorithm: Its store, budget, what else agents are given, and the trainer's proxy.
         policy: The model.
         options: What it is called, and how tokens are drawn; where a server draws them.
         key: Names its resources within the run: the same one again continues them.
@@ -68,18 +64,19 @@ class Serving:
         key: str,
         folder: Path,
     ) -> None:
+        super().__init__(
+            algorithm.get_store(),
+            proxy=algorithm.get_llm_proxy(),
+            key=key,
+            resources=algorithm.get_initial_resources(),
+            budget=algorithm.get_budget(),
+        )
         self._algorithm = algorithm
         self._policy = policy
         self._options = options
         self._folder = folder
-        self._store = algorithm.get_store()
         self._name = Path(options.model).name
         """What agents call it, whatever weights it has."""
-        proxy = cast(LLMProxy | None, algorithm.get_llm_proxy())  # no other gets here
-        self._is_own = proxy is None
-        self._proxy = LLMProxy(store=self._store, key="", budget=algorithm.get_budget()) if proxy is None else proxy
-        self._others = [] if self._is_own else list(self._proxy.model_list)
-        self._key = key
         self._batcher = Batcher(policy, default_max_tokens=options.max_tokens)
         self._server: VllmGenerator | None = None
         if options.generator != "module":
@@ -97,19 +94,14 @@ class Serving:
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.create_task(self._batcher.run(), name="batches")
-        if not self._proxy.is_running():
-            await self._proxy.start()
+        await self.begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop serving; a proxy of the trainer's goes on, with what it had."""
         self._running.cancel()
         if self._server is not None:
             await self._server.aclose()
-        if self._is_own:
-            await self._proxy.stop()
-        else:
-            self._proxy.update_model_list(self._others)
+        await self.stop()
 
     async def serve(self, model: str) -> tuple[NamedResources, str]:
         """Serve the policy under its name, and under one that says which weights it has.
@@ -120,15 +112,9 @@ class Serving:
         if self._server is not None and self._server.version != self._policy.version:
             await self._server.take()
         self._batcher.version = self._policy.version
-        entries = [{"model_name": each, "backend": self._backend} for each in dict.fromkeys((self._name, model))]
-        self._proxy.update_model_list([*self._others, *entries])
-        sampling = {"temperature": self._options.temperature}
-        given = self._algorithm.get_initial_resources() or {}
-        resources = {**given, RESOURCE: self._proxy.as_resource(model=model, sampling_parameters=sampling)}
-        update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{model}")
-        if update.resources != resources:  # those of before it was taken up again: the proxy is elsewhere now
-            update = await self._store.update_resources(update.resources_id, resources)
-        return resources, update.resources_id
+        self.serve_as(dict.fromkeys((self._name, model), self._backend))
+        resources = self.resources_of(model, {"temperature": self._options.temperature})
+        return resources, await self.resources_id(resources)
 
     async def change(self, change: Callable[[], T]) -> T:
         """Change the policy in a thread: calls wait meanwhile, of agents that were given up there may be some."""

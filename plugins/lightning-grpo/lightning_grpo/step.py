@@ -10,7 +10,6 @@ from lightning_tokens.learning.mini_batches import make_mini_batches
 from lightning_tokens.learning.options import LearningOptions
 from lightning_tokens.learning.steps import loss_weights, rollout_of, step_advantages
 
-from lightning_core.errors import AlgorithmError
 from lightning_grpo.options import LossOptions
 from lightning_grpo.policy import Policy
 
@@ -33,12 +32,9 @@ def learn(
         version: The number of this step.
 
     Raises:
-        AlgorithmError: When the loss is not finite, and the weights are as they were before that update; or when a row
-            has images.
+        AlgorithmError: When the loss is not finite, and the weights are as they were before that update.
     """
     rows = {f"{group}_{row.session}_{row.index}": row for group, each in enumerate(lessons) for row in each.rows}
-    if any(row.images for row in rows.values()):
-        raise AlgorithmError("a row has images, and no model that is trained here takes them yet; leave them out")
     keys = list(rows)
     found = step_advantages(
         keys=keys,

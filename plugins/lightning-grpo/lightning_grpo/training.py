@@ -7,18 +7,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
-from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
-from lightning_tokens.learning.rollouts import enqueue_unless_lost, record_of
+from lightning_tokens.learning.outcomes import EndedRollout
+from lightning_tokens.learning.rollouts import enqueue, mean_reward, read_all, require_rewards, require_rows
 
 from lightning_core.algorithm import Algorithm
-from lightning_core.algorithm.batch import wait_for_all
-from lightning_core.errors import AlgorithmError, NoRewards
-from lightning_core.types import EnqueueRolloutRequest, NamedResources, RolloutMode
+from lightning_core.types import NamedResources, RolloutMode
 from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
 from lightning_grpo.serving import Serving
@@ -130,25 +127,25 @@ class Training(Serving):
         """
         resources, resources_id = await self.serve(model)
         step = self._policy.version
-        requests = [
-            EnqueueRolloutRequest(
-                input=task,
-                mode=mode,
-                resources_id=resources_id,
-                config=self._algorithm.get_rollout_config(),
-                metadata={"work": self._key, "step": step, "task": number, "sample": sample},
-            )
-            for number, task in tasks.items()
-            for sample in range(times)
-        ]
-        asked = await enqueue_unless_lost(self._store, requests, f"{self._key}/{mode}/{step}")
-        others = frozenset(str(entry.get("model_name")) for entry in self._others)
-        adapter, learning = self._algorithm._adapter, self._options.learning
-        read = partial(read_rollout, options=learning, adapter=adapter, other_models=others)
-        ended = [
-            await asyncio.to_thread(read, rollout, await record_of(rollout, store=self._store, proxy=self._proxy))
-            for rollout in await wait_for_all(self._store, [each.rollout_id for each in asked])
-        ]
+        groups = await enqueue(
+            self._store,
+            tasks,
+            mode,
+            times=times,
+            step=step,
+            resources_id=resources_id,
+            config=self._algorithm.get_rollout_config(),
+            key=self._key,
+            name=str(step),
+        )
+        ended = await read_all(
+            [rollout for group in groups for rollout in group],
+            store=self._store,
+            proxy=self.proxy,
+            options=self._options.learning,
+            adapter=self._algorithm._adapter,
+            other_models=self.other_models(),
+        )
         return resources, [ended[begin : begin + times] for begin in range(0, len(ended), times)]
 
     def _learn(self, groups: Sequence[Sequence[EndedRollout]], step: int) -> None:
@@ -184,15 +181,9 @@ class Training(Serving):
         return str(self._folder / f"step-{step}") if step else self._options.model
 
     def _require_rows(self, lessons: Sequence[Lesson], step: int) -> None:
-        ended = [rollout for lesson in lessons for rollout in lesson.rollouts]
+        require_rewards([rollout for lesson in lessons for rollout in lesson.rollouts], f"step {step}")
+        require_rows(lessons, f"step {step}")
         dropped = [lesson.dropped for lesson in lessons if lesson.dropped is not None]
-        if not any(rollout.was_scored for rollout in ended):
-            raise NoRewards(f"step {step}: {_no_rewards(ended)}")
-        if len(dropped) == len(lessons):
-            why = next((rollout.refusal for rollout in ended if rollout.refusal), dropped[0])
-            raise AlgorithmError(
-                f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {why}"
-            )
         if dropped and not self._has_dropped:
             self._has_dropped = True
             logger.warning(
@@ -218,14 +209,13 @@ class Training(Serving):
 
     async def _test(self, model: str) -> float:
         _, ended = await self._measure("test", model)
-        return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
+        return mean_reward(ended)
 
     async def _measure(self, mode: RolloutMode, model: str) -> tuple[NamedResources, list[EndedRollout]]:
         """Run all samples of a kind once; what the agents were given, and how they went."""
         resources, groups = await self._run(mode, dict(enumerate(self._data[mode])), model)
         ended = [rollout for group in groups for rollout in group]
-        if not any(rollout.was_scored for rollout in ended):
-            raise NoRewards(f"{mode} samples at step {self._policy.version}: {_no_rewards(ended)}")
+        require_rewards(ended, f"{mode} samples at step {self._policy.version}")
         return resources, ended
 
     async def _keep_best(self, best: Best, resources: NamedResources) -> None:
@@ -247,8 +237,3 @@ class Training(Serving):
         for folder in self._folder.glob("step-*"):
             if str(folder) != self._best.model:
                 shutil.rmtree(folder)
-
-
-def _no_rewards(ended: Sequence[EndedRollout]) -> str:
-    cause = next((rollout.cause for rollout in ended if rollout.cause), "there was nothing to run")
-    return f"none of {len(ended)} rollouts gave a reward; the first: {cause}"

@@ -9,4 +9,5 @@ collect_ignore_glob = [] if find_spec("torch") else ["*"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads only wait for each other where models are this small
 
+sys.path.append(str(Path(__file__).parent))  # its toys
 sys.path.append(str(Path(__file__).parents[2] / "lightning-tokens" / "tests" / "learning"))  # its toys

@@ -18,7 +18,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from lightning_grpo import GRPO
-from lightning_grpo.check import samples, talk
+from lightning_tokens.testing import letter_tasks, say_letters
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import runs_in
@@ -27,7 +27,7 @@ from lightning_core.runs.folder import runs_in
 @rollout
 def agent(task: dict[str, Any], llm: LLM) -> float:
     """Do what the agent of the check does, and write down that it did."""
-    reward = talk(task, llm)
+    reward = say_letters(task, llm)
     with Path(os.environ["AGENT_LOG"]).open("a") as log:
         log.write(f"{task['number']}\n")
     return reward
@@ -75,9 +75,9 @@ def main() -> None:
     try:
         result = trainer.fit(
             agent,
-            samples(0, 16),
-            val_dataset=samples(100, 100 + given.val_tasks) or None,
-            test_dataset=samples(-given.test_tasks, 0) or None,
+            letter_tasks(0, 16),
+            val_dataset=letter_tasks(100, 100 + given.val_tasks) or None,
+            test_dataset=letter_tasks(-given.test_tasks, 0) or None,
         )
     finally:
         asyncio.run(trainer.store.aclose())

@@ -12,9 +12,8 @@ import pytest
 import torch
 from learning_toys import scored
 from lightning_grpo import GRPO, RLOO
-from lightning_grpo.check import samples, talk
 from lightning_grpo.options import learning_options
-from lightning_tokens.testing import make_tiny_model
+from lightning_tokens.testing import letter_tasks, make_tiny_model, say_letters
 
 from lightning_core import LLM, InMemoryLightningStore, Trainer, rollout
 from lightning_core.algorithm import Algorithm
@@ -24,7 +23,6 @@ from lightning_core.registry import default_registry
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "grpo needs the option 'model': a folder, or a name on the Hugging Face hub"),
     ({"model": "/nowhere"}, "model is '/nowhere', and there is no such folder"),
-    ({"config": {"actor_rollout_ref": {}}}, r"config holds options of verl.*say \{name: verl, preset: grpo, config: "),
     ({"steps": 0}, "grpo: steps is 0; it has to be more than 0"),
     ({"advantage": "gae"}, "grpo: advantage is 'gae'; it has to be 'grpo', 'dr_grpo' or 'rloo'"),
     ({"loss": "mean"}, "grpo: loss is 'mean'; it has to be 'rollout', 'token' or 'constant'"),
@@ -141,7 +139,7 @@ def test_a_generator_that_takes_no_calls_is_named(tmp_path: Path, monkeypatch: p
 
 @rollout
 def content(task: dict[str, Any], llm: LLM) -> float:
-    talk(task, llm)
+    say_letters(task, llm)
     return 1.0
 
 
@@ -152,7 +150,7 @@ async def test_a_step_without_a_difference_of_rewards_says_so(
     model = make_tiny_model(tmp_path / "model")
     algorithm = GRPO(str(model), steps=2, batch_size=2, group_size=2, max_tokens=160, device="cpu")
     with caplog.at_level("WARNING", "lightning_grpo.training"):
-        await Trainer(algorithm=algorithm, n_runners=4).fit_async(content, samples(0, 4))
+        await Trainer(algorithm=algorithm, n_runners=4).fit_async(content, letter_tasks(0, 4))
     told = [each.message for each in caplog.records if "rewards_equal" in each.message]
     assert len(told) == 1
     assert "step=1: within each group all rewards are the same, so nothing is learned" in told[0]
@@ -160,7 +158,7 @@ async def test_a_step_without_a_difference_of_rewards_says_so(
 
 @rollout
 def first_step_is_best(task: dict[str, Any], llm: LLM) -> float:
-    reward = talk(task, llm)
+    reward = say_letters(task, llm)
     return float(llm.model.endswith("step-1")) if task["number"] >= 100 else reward
 
 
@@ -172,8 +170,8 @@ async def test_the_calls_of_the_best_weights_say_the_step_that_made_them(
     options = {"steps": 2, "batch_size": 2, "group_size": 2, "max_tokens": 160, "validate_every": 1, "device": "cpu"}
     algorithm = GRPO(str(make_tiny_model(tmp_path / "model")), **options)
     trainer = Trainer(algorithm=algorithm, store=store, n_runners=4)
-    held_out = {"val_dataset": samples(100, 101), "test_dataset": samples(200, 201)}
-    await trainer.fit_async(first_step_is_best, samples(0, 4), **held_out)
+    held_out = {"val_dataset": letter_tasks(100, 101), "test_dataset": letter_tasks(200, 201)}
+    await trainer.fit_async(first_step_is_best, letter_tasks(0, 4), **held_out)
     found = {}
     for each in await store.query_rollouts():
         spans = await store.query_spans(each.rollout_id)
@@ -193,10 +191,3 @@ async def test_a_run_of_one_name_is_not_gone_on_with_by_the_other(tmp_path: Path
             await Trainer(algorithm=cls(str(tmp_path), device="cpu"), store=store).fit_async(agent, list(range(8)))
         keys.append((await store.load_state("grpo"))["key"])
     assert keys[0] != keys[1] == keys[2]
-
-
-async def test_a_run_that_verl_has_begun_is_gone_on_with_by_verl() -> None:
-    store = InMemoryLightningStore()
-    await store.save_state("verl", {"key": "k", "of": 1, "ended": False})
-    with pytest.raises(ConfigError, match=r"begun by verl; go on with it as \{name: verl, preset: rloo, "):
-        await Trainer(algorithm=RLOO("x"), store=store).fit_async(agent, list(range(8)))

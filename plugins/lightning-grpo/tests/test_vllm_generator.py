@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from lightning_grpo import GRPO
-from lightning_grpo.check import letters, rows_of, samples
+from lightning_grpo.check import letters
 from lightning_grpo.policy import Policy
 from lightning_grpo.step import learn
 from lightning_grpo.vllm import VllmGenerator
@@ -24,7 +24,8 @@ from lightning_tokens.engine import Generated
 from lightning_tokens.learning.groups import Lesson
 from lightning_tokens.learning.rows import Row
 from lightning_tokens.sampling import Sampling
-from lightning_tokens.testing import make_tiny_model
+from lightning_tokens.testing import letter_tasks, make_tiny_model
+from policy_toys import rows_of
 from transformers import GenerationConfig
 
 from lightning_core import InMemoryLightningStore, Trainer
@@ -144,7 +145,7 @@ async def test_a_training_learns_from_what_the_server_samples(
     report = algorithm.report
     monkeypatch.setattr(algorithm, "report", lambda told, **more: (reports.append(told), report(told, **more)))
     trainer = Trainer(algorithm=algorithm, store=store, n_runners=16)
-    result = await trainer.fit_async(letters, samples(0, 16), test_dataset=samples(100, 104))
+    result = await trainer.fit_async(letters, letter_tasks(0, 16), test_dataset=letter_tasks(100, 104))
     assert result.status == "succeeded"
     differences = [told["training/logprob_difference"] for told in reports if "training/reward" in told]
     assert len(differences) == 3
@@ -176,7 +177,7 @@ async def test_a_server_that_does_not_fit_is_refused_before_the_first_rollout(
     monkeypatch.chdir(tmp_path)
     make_tiny_model("another", hidden_size=64)
     with pytest.raises(ConfigError, match=message):
-        await Trainer(algorithm=training(**{"model": model, "url": url, **more})).fit_async(letters, samples(0, 4))
+        await Trainer(algorithm=training(**{"model": model, "url": url, **more})).fit_async(letters, letter_tasks(0, 4))
 
 
 async def test_a_server_that_takes_no_weights_is_told_what_it_lacks(
@@ -191,4 +192,4 @@ async def test_a_server_that_takes_no_weights_is_told_what_it_lacks(
     with serving(model, "--logprobs-mode", "raw_logprobs", variables=dict.fromkeys(TAKES_WEIGHTS, "0")) as url:
         for more, message in wrong:
             with pytest.raises(ConfigError, match=message):
-                await Trainer(algorithm=training(model, url, **more)).fit_async(letters, samples(0, 4))
+                await Trainer(algorithm=training(model, url, **more)).fit_async(letters, letter_tasks(0, 4))

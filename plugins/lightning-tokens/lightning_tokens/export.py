@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from lightning_core.errors import RunFolderError
@@ -29,15 +27,12 @@ def model(run: RunFolder, target: Path) -> str:
     if (saved / "adapter_config.json").exists():
         shutil.copytree(saved, target)
         return f"the LoRA adapter of {saved.parent.parent.name}"
-    if (saved / "config.json").exists():
-        shutil.copytree(saved, target)
-    elif (saved / "fsdp_config.json").exists():
-        _merge(saved, target)
-    else:
+    if not (saved / "config.json").exists():
         raise RunFolderError(
-            f"{saved} has no model in Hugging Face's form, nor parts of FSDP to make one of; for Megatron's, see "
-            "python -m verl.model_merger merge --backend megatron"
+            f"{saved} has no model in Hugging Face's form; to make one of what FSDP or Megatron has saved, see "
+            "python -m verl.model_merger merge --help"
         )
+    shutil.copytree(saved, target)
     return "a model in Hugging Face's form"
 
 
@@ -53,19 +48,3 @@ def _saved(run: RunFolder) -> Path:
     raise RunFolderError(
         f"the model of run {run.run_id} is {best.model!r}, which is not a folder here: it was not saved, or was removed"
     )
-
-
-def _merge(parts: Path, target: Path) -> None:
-    """Make a model of the parts that FSDP's workers have saved."""
-    from verl.model_merger.base_model_merger import ModelMergerConfig
-    from verl.model_merger.fsdp_model_merger import FSDPModelMerger
-
-    config = ModelMergerConfig(
-        operation="merge",
-        backend="fsdp",
-        local_dir=str(parts),
-        target_dir=str(target),
-        hf_model_config_path=str(parts / "huggingface"),
-    )
-    with redirect_stdout(sys.stderr):  # it tells of each step
-        FSDPModelMerger(config).merge_and_save()

@@ -1,16 +1,15 @@
 """What a call asks of a model of tokens: what is honoured, what is only a hint, and what is refused by its name."""
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from lightning_proxy.answer import mapping
 from lightning_proxy.request import Refused, openai_error
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from lightning_core.registry import did_you_mean
-
-MAX_CHOICES = 128
+from lightning_core.registry.options import wanted_of
 
 CHAT = "/chat/completions"
 COMPLETIONS = "/completions"
@@ -72,34 +71,31 @@ def read_request(
             something else.
     """
     given = {name: value for name, value in fields.items() if value is not None}
+    asked = _asked(given)
     passed = frozenset(takes) - {JSON_SCHEMA}  # which is not a parameter of any request
     ignored = _ignored(given, path, passed)
-    tools, choice = _tools(given), given.get("tool_choice", "auto")
+    choice = given.get("tool_choice", "auto")
     schema, is_forced = None, False
     if path == CHAT:
-        schema, is_forced, unmet = _schema(given, tools, choice, takes)
+        schema, is_forced, unmet = _schema(given, asked.tools, choice, takes)
         ignored += unmet
-        if not _flag(given, "parallel_tool_calls", default=True) and tools:
+        if not asked.parallel_tool_calls and asked.tools:
             ignored.append("parallel_tool_calls")
     if strict and (refused := [name for name in ignored if name not in _WITHOUT_MEANING]):
         name = refused[0]
         next_step = f"; leave it out{did_you_mean(name, _READ[path])}"
         raise _unsupported(name, given.get(name), _INSTEAD.get(name) or next_step)
-    choices = _integer(given, "n", lambda number: 1 <= number <= MAX_CHOICES, f"from 1 to {MAX_CHOICES}") or 1
-    stream = _flag(given, "stream")
-    if stream and choices != 1:
-        raise WrongParameter("n", f"n is {choices}; a stream of a model of tokens has one choice, so leave n out")
-    _check_stream_options(given)
-    _flag(given, "return_token_ids")
+    if asked.stream and asked.n != 1:
+        raise WrongParameter("n", f"n is {asked.n}; a stream of a model of tokens has one choice, so leave n out")
     _check_logprobs(given, path)
-    sampling = _sampling(given) | {name: given[name] for name in given if name in passed}
+    sampling = _sampling(asked) | {name: given[name] for name in given if name in passed}
     return SamplingParams(
         sampling if schema is None else {**sampling, JSON_SCHEMA: schema},
-        choices,
-        stream,
-        finds_tools=path == CHAT and bool(tools) and choice != "none",
+        asked.n,
+        asked.stream,
+        finds_tools=path == CHAT and bool(asked.tools) and choice != "none",
         is_forced=is_forced,
-        template_options=_template_options(given) if path == CHAT else {},
+        template_options=_template_options(asked) if path == CHAT else {},
         ignored=tuple(ignored),
     )
 
@@ -117,61 +113,67 @@ def error_of(refused: Refused) -> dict[str, Any]:
     return found
 
 
-def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, (is_good, words) in _NUMBERS.items():
-        if (value := given.get(name)) is not None:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not is_good(value):
-                raise WrongParameter(name, f"{name} is {value!r:.100}; it is a number {words}")
-            found[name] = value
-    for name, (is_whole, words) in _INTEGERS.items():
-        if (number := _integer(given, name, is_whole, words)) is not None:
-            found[name] = number
-    if (most := _max_tokens(given)) is not None:
-        found["max_tokens"] = most
-    if (stop := given.get("stop")) is not None:
-        words_of = [stop] if isinstance(stop, str) else stop
-        if not isinstance(words_of, list) or not all(isinstance(word, str) and word for word in words_of):
-            raise WrongParameter("stop", f"stop is {stop!r:.100}; it is a text, or a list of texts")
-        found["stop"] = stop
-    if (ids := given.get("stop_token_ids")) is not None:
-        if not isinstance(ids, list) or not all(type(each) is int and each >= 0 for each in ids):
-            raise WrongParameter("stop_token_ids", f"stop_token_ids is {ids!r:.100}; it is a list of token ids")
-        found["stop_token_ids"] = ids
-    if "ignore_eos" in given:
-        found["ignore_eos"] = _flag(given, "ignore_eos")
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Asked(BaseModel):
+    """What is read of a call, by the names of OpenAI's API and vLLM's."""
+
+    model_config = ConfigDict(strict=True)
+
+    temperature: Annotated[_Finite, Field(ge=0)] = 1.0
+    top_p: Annotated[_Finite, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[_Finite, Field(ge=0, le=1)] = 0.0
+    presence_penalty: Annotated[_Finite, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[_Finite, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[_Finite, Field(gt=0)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    seed: int = 0
+    max_tokens: PositiveInt | None = None
+    max_completion_tokens: PositiveInt | None = None
+    stop: str | list[Annotated[str, Field(min_length=1)]] = ""
+    stop_token_ids: list[NonNegativeInt] = []
+    ignore_eos: bool = False
+    n: Annotated[int, Field(ge=1, le=128)] = 1
+    stream: bool = False
+    stream_options: dict[str, Any] = {}
+    return_token_ids: bool = False
+    tools: list[dict[str, Any]] = []
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+_SAMPLING = tuple(_Asked.model_fields)[: tuple(_Asked.model_fields).index("n")]
+"""Those that an engine is given."""
+
+
+def _asked(given: Mapping[str, Any]) -> _Asked:
+    try:
+        return _Asked.model_validate(given)
+    except ValidationError as exc:
+        errors = exc.errors(include_url=False)
+        name = str(errors[0]["loc"][0])
+        wanted = wanted_of(error for error in errors if error["loc"][0] == name)
+        raise WrongParameter(name, f"{name} is {given[name]!r:.100}; {wanted}") from None
+
+
+def _sampling(asked: _Asked) -> dict[str, Any]:
+    found = {name: getattr(asked, name) for name in _SAMPLING if name in asked.model_fields_set}
+    most = found.pop("max_completion_tokens", None)
+    if most is not None and found.setdefault("max_tokens", most) != most:
+        raise WrongParameter(
+            "max_tokens",
+            f"max_tokens is {found['max_tokens']}, and max_completion_tokens {most}; they mean the same, say one",
+        )
     return found
 
 
-def _max_tokens(given: Mapping[str, Any]) -> int | None:
-    asked = {
-        name: number
-        for name in ("max_tokens", "max_completion_tokens")
-        if (number := _integer(given, name, lambda number: number >= 1, "from 1 on")) is not None
-    }
-    if len(set(asked.values())) > 1:
-        raise WrongParameter(
-            "max_tokens",
-            f"max_tokens is {asked['max_tokens']}, and max_completion_tokens {asked['max_completion_tokens']}; they "
-            "mean the same, so give one of them",
-        )
-    return next(iter(asked.values()), None)
-
-
 def _check_logprobs(given: Mapping[str, Any], path: str) -> None:
-    asked = given.get("logprobs")
-    if path == COMPLETIONS:
-        # 1 asks for the likeliest token besides, too; most clients ask so for those of the answer's own.
-        if asked is not None and asked not in (0, 1):
-            raise _unsupported("logprobs", asked, ": an engine of tokens gives those of the sampled ones; say 1")
-    else:
-        _flag(given, "logprobs")
-
-
-def _check_stream_options(given: Mapping[str, Any]) -> None:
-    options = given.get("stream_options", {})
-    if not isinstance(options, Mapping):
-        raise WrongParameter("stream_options", f"stream_options is {options!r:.100}; it is an object")
+    asked = given.get("logprobs", False)
+    # For completions 1 asks for the likeliest token besides, too; most clients ask so for those of the answer's own.
+    if asked not in (0, 1) or (path == CHAT and not isinstance(asked, bool)):
+        say = "true" if path == CHAT else "1"
+        raise _unsupported("logprobs", asked, f": an engine of tokens gives those of the sampled ones; say {say}")
 
 
 def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> list[str]:
@@ -189,13 +191,6 @@ def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> lis
         if not is_neutral:
             found.append(name)
     return found
-
-
-def _tools(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools = given.get("tools", [])
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise WrongParameter("tools", f"tools is {tools!r:.100}; it is a list of objects")
-    return tools
 
 
 def _schema(
@@ -245,30 +240,12 @@ def _schema_of_calls(tools: Sequence[Mapping[str, Any]], name: str | None) -> di
     return None if not calls else {**(calls[0] if len(calls) == 1 else {"anyOf": calls}), **definitions}
 
 
-def _template_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = given.get("chat_template_kwargs", {})
-    if not isinstance(options, Mapping):
-        raise WrongParameter("chat_template_kwargs", f"chat_template_kwargs is {options!r:.100}; it is an object")
+def _template_options(asked: _Asked) -> Mapping[str, Any]:
+    options = asked.chat_template_kwargs
     if own := sorted(options.keys() & _TEMPLATES_OWN):
         message = f"chat_template_kwargs has {own[0]!r}, which the agent cannot set; leave it out"
         raise WrongParameter("chat_template_kwargs", message)
     return options
-
-
-def _flag(given: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    value = given.get(name, default)
-    if not isinstance(value, bool):
-        raise WrongParameter(name, f"{name} is {value!r:.100}; it is true or false")
-    return value
-
-
-def _integer(given: Mapping[str, Any], name: str, is_good: Callable[[int], bool], words: str) -> int | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or not is_good(value):
-        raise WrongParameter(name, f"{name} is {value!r:.100}; it is a whole number {words}".rstrip())
-    return value
 
 
 def _unsupported(name: str, value: Any, next_step: str) -> WrongParameter:
@@ -279,32 +256,10 @@ def _unsupported(name: str, value: Any, next_step: str) -> WrongParameter:
     )
 
 
-_NUMBERS: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (lambda value: 0 <= value < math.inf, "from 0 on"),
-    "top_p": (lambda value: 0 < value <= 1, "above 0, and at most 1"),
-    "min_p": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "presence_penalty": (lambda value: -2 <= value <= 2, "from -2 to 2"),
-    "frequency_penalty": (lambda value: -2 <= value <= 2, "from -2 to 2"),
-    "repetition_penalty": (lambda value: 0 < value < math.inf, "above 0"),
-}
-
-_INTEGERS: Mapping[str, tuple[Callable[[int], bool], str]] = {
-    "top_k": (lambda value: value >= -1, "from 1 on, or -1 or 0 for all tokens"),
-    "seed": (lambda value: True, ""),
-}
-
-_EVERYWHERE = frozenset(
-    {
-        *("model", "stream", "stream_options", "n", "logprobs", "return_token_ids"),
-        *("max_tokens", "max_completion_tokens", "stop", "stop_token_ids", "ignore_eos"),
-        *_NUMBERS,
-        *_INTEGERS,
-    }
-)
+_OF_CHAT = frozenset({"tools", "parallel_tool_calls", "chat_template_kwargs"})
 _READ: Mapping[str, frozenset[str]] = {
-    CHAT: _EVERYWHERE
-    | {"messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "chat_template_kwargs"},
-    COMPLETIONS: _EVERYWHERE | {"prompt"},
+    CHAT: frozenset({"model", "logprobs", "messages", "tool_choice", "response_format", *_Asked.model_fields}),
+    COMPLETIONS: frozenset({"model", "logprobs", "prompt", *_Asked.model_fields}) - _OF_CHAT,
 }
 
 _INSTEAD = {

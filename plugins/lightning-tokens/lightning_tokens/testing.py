@@ -1,8 +1,13 @@
-"""A model that is made in a second, for tests and for a first run without a network."""
+"""A model that is made in a second, and what it can be taught: for tests and for a first run without a network."""
 
+import json
 import os
-from collections.abc import Iterable
+import urllib.request
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from lightning_core.types import LLM
 
 _TEMPLATE = (
     "{% for message in messages %}"
@@ -77,3 +82,29 @@ def make_tiny_model(
     if had_bars:
         logging.enable_progress_bar()
     return path
+
+
+def letter_tasks(begin: int, end: int) -> list[dict[str, int]]:
+    """Return tasks for `say_letters`, by their numbers."""
+    return [{"number": number} for number in range(begin, end)]
+
+
+def say_letters(task: Mapping[str, Any], llm: LLM, *, turns: int = 2) -> float:
+    """Ask for the letter a, as any program would; return its share of what the model said.
+
+    Args:
+        task: One of `letter_tasks`.
+        llm: The model.
+        turns: How many turns the conversation has.
+    """
+    messages = [{"role": "user", "content": f"say the letter a please {task['number']}"}]
+    said = ""
+    for _ in range(turns):
+        body = {"model": llm.model, "messages": messages, "max_tokens": 12}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {llm.api_key}"}
+        request = urllib.request.Request(f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=300) as response:
+            text = str(json.load(response)["choices"][0]["message"]["content"])
+        said += text
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "say the letter a please"}]
+    return said.count("a") / max(len(said), 1)

@@ -4,15 +4,13 @@ from .algorithm import (
 )
 from .daemon import (
     AgentModeDaemon as AgentModeDaemon,
+    get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
+    get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
 )
 from .manager import (
     RolloutManager as RolloutManager,
 )
-from .padding import (
-    get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
-    get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
-)
-from .verl_internals.trainer import (
+from .trainer import (
     AgentLightningTrainer as AgentLightningTrainer,
 )
 

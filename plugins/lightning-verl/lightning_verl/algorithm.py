@@ -4,30 +4,26 @@ import asyncio
 import copy
 import hashlib
 import logging
-import numbers
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
-from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_tokens.learning.serving import check_parts, checkpoints_of
 from omegaconf import OmegaConf
 
-from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_core.store import LightningStore
-from lightning_core.types import LLM, Dataset, NamedResources, samples_of
+from lightning_core.types import Dataset, samples_of
 from lightning_verl.bridge import Bridge
-from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.manager import RolloutManager
-from lightning_verl.outcome import Outcome, Parts
-from lightning_verl.requirements import check_accelerator, check_versions
-from lightning_verl.serving import RESOURCE, Serving
+from lightning_verl.requirements import check_engine, check_versions
+from lightning_verl.serving import Serving
 from lightning_verl.training import Training
 
 logger = logging.getLogger(__name__)
@@ -103,11 +99,10 @@ class VERL(Algorithm):
             bridge, budget = Bridge(asyncio.get_running_loop()), self.get_budget()
             serving = Serving(
                 store,
-                proxy=cast(LLMProxy | None, self.get_llm_proxy()),  # `_check` refuses any other
-                backend=settings.own.backend,
+                proxy=self.get_llm_proxy(),
                 # What goes on from a checkpoint keeps what was measured before it, also where that part failed.
                 key=folder if settings.verl.trainer.save_freq > 0 else key,
-                resources=_others(self.get_initial_resources()),
+                resources=self.get_initial_resources(),
                 budget=budget,
             )
             rollout = settings.verl.actor_rollout_ref.rollout
@@ -124,119 +119,34 @@ class VERL(Algorithm):
                 config=self.get_rollout_config(),
                 adapter=self._adapter,
             )
-            checkpoints = self._checkpoints(folder)
-            outcome = Outcome(
-                manager=manager,
-                serving=serving,
-                start=str(settings.verl.actor_rollout_ref.model.path),
-                folder=lambda step: checkpoints / f"global_step_{step}" / settings.weights_folder,
-                has_test=bool(test),
-                set_start=self.set_initial_resources,
-                report=self.report,
-            )
-            parts = Parts(
-                verl=OmegaConf.create(settings.verl),
-                n_train=len(train),
-                n_val=len(val),
-                checkpoints=checkpoints,
+            training = Training(
+                self,
+                settings,
+                n_samples={"train": len(train), "val": len(val), "test": len(test)},
+                checkpoints=checkpoints_of(self, folder, otherwise=Path(str(settings.verl.trainer.default_local_dir))),
                 trainer_cls=self._trainer_cls,
                 bridge=bridge,
                 manager=manager,
                 serving=serving,
-                outcome=outcome,
-                schedule=Schedule(settings.checkpoint_seconds, budget=budget),
-                keeps_best=settings.keeps_best,
-                report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             await manager.cancel_left()
             try:
-                await Training(parts, is_spent=self._is_spent).run()
+                await training.run()
             finally:
                 bridge.stop()
                 await manager.aclose()
                 await serving.stop()
             await store.save_state(_CHECKPOINTS, None)
 
-    def _is_spent(self) -> bool:
-        """Whether the budget has ended the run: a call was refused, or the time is over."""
-        budget = self.get_budget()
-        return budget is not None and (budget.refused is not None or budget.is_time_over)
-
     def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""
         settings = self.settings
         check_versions()
         ray = settings.verl.ray_kwargs.get("ray_init") or {}
-        is_elsewhere = bool(ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1)
-        engine = str(settings.verl.actor_rollout_ref.rollout.name)
-        check_accelerator(settings.own.device, engine=engine, is_elsewhere=is_elsewhere)
+        if not (ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1):
+            check_engine(str(settings.verl.actor_rollout_ref.rollout.name))
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
-        self._check_proxy()
-        self._check_policies()
-        try:
-            as_trajectory_adapter(self._adapter)
-        except TypeError as exc:
-            raise ConfigError(str(exc)) from exc
-
-    def _check_proxy(self) -> None:
-        proxy = self.get_llm_proxy()
-        if isinstance(proxy, RemoteProxy):
-            raise ConfigError(
-                f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
-                "it out, or give options of one that runs here, as in llm_proxy=True"
-            )
-        path = str(self.settings.verl.actor_rollout_ref.model.path)
-        named = {str(each.get("model_name")) for each in proxy.model_list} if isinstance(proxy, LLMProxy) else set()
-        if taken := named & {path, Path(path).name}:
-            raise ConfigError(
-                f"llm_proxy has a model {min(taken)!r}, which the model that is trained is called; give the one of "
-                "llm_proxy another model_name"
-            )
-
-    def _check_policies(self) -> None:
-        """Refuse further policies: their agents would be given a model that nobody trains, or none."""
-        path = str(self.settings.verl.actor_rollout_ref.model.path)
-        others = {
-            name: resource
-            for name, resource in _others(self.get_initial_resources()).items()
-            if isinstance(resource, LLM) and (not resource.endpoint or resource.model in (path, Path(path).name))
-        }
-        if others:
-            raise ConfigError(
-                f"initial_resources has {', '.join(map(repr, sorted(others)))} as the model to train; a run trains one "
-                f"policy, which agents are given as {RESOURCE!r}. Let all roles of the agent call that one, or give "
-                "the others the endpoint and the name of a model that is served elsewhere, which is not trained"
-            )
-
-    def _checkpoints(self, name: str) -> Path:
-        """Return where this work keeps its checkpoints: a folder of its own, so that no other run continues it."""
-        recording = None if self._trainer is None else self.get_trainer().recording
-        if recording is not None:
-            return Path(recording.folder.path, "checkpoints", name)
-        return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / name
-
-    def _told_once(self, bridge: Bridge, name: str, last: Any) -> Callable[[Mapping[str, Any], int], None]:
-        """Return what reports the measurements of a step, in the trainer's thread; of step 0 before the training.
-
-        A step that a killed run takes again, from its checkpoint or from the start, was reported before, and is not
-        again.
-
-        Args:
-            bridge: To the store.
-            name: Under this one the store has the last step that was reported.
-            last: That step; None when none was.
-        """
-
-        def tell(metrics: Mapping[str, Any], step: int) -> None:
-            nonlocal last
-            if last is not None and step <= last:
-                return
-            numbers_only = {name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real)}
-            self.report(numbers_only, step=step or None)
-            last = step
-            bridge.call(self.get_store().save_state(name, step))
-
-        return tell
+        check_parts(self, str(settings.verl.actor_rollout_ref.model.path))
 
 
 class PPO(VERL):
@@ -284,10 +194,6 @@ def _daemon_class(given: type | str | None) -> type[RolloutManager]:
             "rollouts here (AgentModeDaemon is for a training loop of your own)"
         )
     return found
-
-
-def _others(resources: NamedResources | None) -> NamedResources:
-    return {name: resource for name, resource in (resources or {}).items() if name != RESOURCE}
 
 
 def _digest(settings: Settings) -> str:

@@ -4,20 +4,20 @@ python -m lightning_verl.check --device cuda
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from lightning_tokens.testing import letter_tasks, make_tiny_model, say_letters
+
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.errors import LightningError
 from lightning_verl.algorithm import VERL
-from lightning_verl.requirements import has_accelerator
+from lightning_verl.requirements import count_gpus
 
 TRAININGS: dict[str, list[str]] = {
     "grpo": [],
@@ -32,14 +32,8 @@ _STEPS = 3
 
 @rollout
 def agent(task: dict[str, Any], llm: LLM) -> float:
-    """Ask for the letter a, as any program would; return its share of the answer."""
-    message = {"role": "user", "content": f"say the letter a please {task['number']}"}
-    body = json.dumps({"model": llm.model, "messages": [message], "max_tokens": 12}).encode()
-    headers = {"content-type": "application/json", "authorization": f"Bearer {llm.api_key}"}
-    request = urllib.request.Request(f"{llm.endpoint}/chat/completions", body, headers)
-    with urllib.request.urlopen(request, timeout=300) as response:
-        text = str(json.load(response)["choices"][0]["message"]["content"])
-    return text.count("a") / max(len(text), 1)
+    """Say the letter a."""
+    return say_letters(task, llm, turns=1)
 
 
 class Steps(list[Mapping[str, float | None]]):
@@ -51,8 +45,6 @@ class Steps(list[Mapping[str, float | None]]):
 
 def train(folder: Path, options: list[str]) -> tuple[bool, str]:
     """Train; return whether everything is as it should be, and what was measured."""
-    from lightning_tokens.testing import make_tiny_model
-
     steps = Steps()
     made = make_tiny_model(folder / "model", hidden_size=256)  # heads of 64, the smallest that vLLM has
     lengths = {f"trajectory_max_{side}_length": 64 for side in ("prompt", "response")}
@@ -64,7 +56,7 @@ def train(folder: Path, options: list[str]) -> tuple[bool, str]:
     ]
     algorithm, limit = VERL(config, preset="grpo"), {"seconds": 600}
     trainer = Trainer(algorithm=algorithm, run_dir=folder / "runs", n_runners=16, hooks=[steps], budget=limit)
-    result = trainer.fit(agent, [{"number": number} for number in range(8 * _STEPS)])
+    result = trainer.fit(agent, letter_tasks(0, 8 * _STEPS))
     found = [each.get("training/rollout_logprobs_diff_mean") for each in steps]
     is_exact = len(found) == _STEPS and all(each is not None and each < _LARGEST_DIFFERENCE for each in found)
     told = f"{result.status}, log-prob differences {found}, reward by step {[s.get('training/reward') for s in steps]}"
@@ -74,7 +66,7 @@ def train(folder: Path, options: list[str]) -> tuple[bool, str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line names; the exit status tells whether all have passed."""
     parser = argparse.ArgumentParser(prog="python -m lightning_verl.check", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if has_accelerator() else "cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if count_gpus() else "cpu")
     parser.add_argument("--only", help="with commas: hf-grpo,hf-ppo,hf-lora,hf-async, or vllm-... on a GPU")
     given = parser.parse_args(arguments)
     engines = ["hf", *(["vllm"] if given.device == "cuda" and find_spec("vllm") else [])]

@@ -120,6 +120,6 @@ def _check_resources(config: DictConfig) -> None:
         if free.get(what, 0) < count:
             raise ConfigError(
                 f"Ray's cluster has {free.get(what, 0):g} of {what} free, of {total.get(what, 0):g}, and the run needs "
-                f"{count} ({asked}); end what holds them, or set ray_kwargs.ray_init, where num_cpus is a count for "
-                "scheduling and may be more than there are"
+                f"{count} ({asked}); end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for "
+                "scheduling and may be more than there are, or train on a processor: agentlightning.device: cpu"
             )

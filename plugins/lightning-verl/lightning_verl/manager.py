@@ -3,23 +3,28 @@
 import asyncio
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import partial
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
 from lightning_tokens.learning.options import LearningOptions
-from lightning_tokens.learning.outcomes import EndedRollout, read_rollout
-from lightning_tokens.learning.rollouts import cancel_all, cancel_unfinished, enqueue_unless_lost, record_of
+from lightning_tokens.learning.outcomes import EndedRollout
+from lightning_tokens.learning.rollouts import (
+    cancel_all,
+    cancel_unfinished,
+    enqueue,
+    mean_reward,
+    read_all,
+    require_rewards,
+    require_rows,
+)
+from lightning_tokens.learning.serving import model_of
 from lightning_tokens.learning.steps import group_of
 
-from lightning_core.algorithm.batch import wait_for_all
-from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.errors import AlgorithmError
 from lightning_core.store import LightningStore
-from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig
-from lightning_verl.bridge import Bridge
-from lightning_verl.ending import Ending, Enough
+from lightning_core.types import NamedResources, Rollout, RolloutConfig
+from lightning_verl.bridge import Bridge, Ending, Enough
 from lightning_verl.serving import Serving
 
 if TYPE_CHECKING:
@@ -173,8 +178,8 @@ class RolloutManager:
 
     async def test(self, resources: NamedResources, *, step: int) -> float:
         """Run the held-out samples, and return the mean reward; see `validate`."""
-        ended = await self._measured("test", resources, step=step, what=f"the test on held-out samples at step {step}")
-        return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
+        what = f"the test on held-out samples at step {step}"
+        return mean_reward(await self._measured("test", resources, step=step, what=what))
 
     async def cancel_left(self) -> None:
         """Cancel what a process that was killed has left unfinished, also of a training with another config."""
@@ -254,12 +259,14 @@ class RolloutManager:
 
     async def _ended(self, rollouts: Sequence[Rollout], resources: NamedResources) -> list[EndedRollout]:
         """Wait for rollouts that were given these resources, and read how they went."""
-        others = self._serving.other_models(resources)
-        read = partial(read_rollout, options=self.options, adapter=self._adapter, other_models=others)
-        ended = [
-            await asyncio.to_thread(read, each, await record_of(each, store=self._store, proxy=self._serving.proxy))
-            for each in await wait_for_all(self._store, [rollout.rollout_id for rollout in rollouts])
-        ]
+        ended = await read_all(
+            rollouts,
+            store=self._store,
+            proxy=self._serving.proxy,
+            options=self.options,
+            adapter=self._adapter,
+            other_models=self._serving.other_models(self._serving.name, model_of(resources)),
+        )
         self._unfinished.difference_update(rollout.rollout_id for rollout in rollouts)
         return ended
 
@@ -268,49 +275,8 @@ class RolloutManager:
     ) -> list[EndedRollout]:
         groups = await self._enqueue(partition, range(len(self._tasks[partition])), step, str(step), resources)
         ended = await self._ended([rollout for members in groups for rollout in members], resources)
-        if not any(each.was_scored for each in ended):
-            raise NoRewards(f"{what}: {_no_rewards(ended)}")
+        require_rewards(ended, what)
         return ended
-
-
-async def enqueue(
-    store: LightningStore,
-    tasks: Mapping[int, Any],
-    mode: Partition,
-    *,
-    times: int,
-    step: int,
-    resources_id: str,
-    config: RolloutConfig | None,
-    key: str,
-    name: str,
-) -> list[list[Rollout]]:
-    """Enqueue tasks, and return their rollouts, by task.
-
-    Args:
-        store: Where runners look for work.
-        tasks: By their numbers in the dataset.
-        mode: What the rollouts are for.
-        times: How often each is run.
-        step: How many steps the model has learned from.
-        resources_id: What the agents are given.
-        config: Limits and retry policy of each rollout.
-        key: Names the work within its run.
-        name: Of this batch within the work: the same continues it, and what has ended is not run again.
-    """
-    requests = [
-        EnqueueRolloutRequest(
-            input=task,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata={"work": key, "step": step, "task": number, "sample": sample},
-        )
-        for number, task in tasks.items()
-        for sample in range(times)
-    ]
-    rollouts = await enqueue_unless_lost(store, requests, f"{key}/{mode}/{name}")
-    return [rollouts[begin : begin + times] for begin in range(0, len(rollouts), times)]
 
 
 class _Fruitless:
@@ -340,22 +306,9 @@ class _Fruitless:
         self._unscored = [] if is_scored else [*self._unscored, lesson]
         self._empty = [] if lesson.rows else [*self._empty, lesson]
         if len(self._unscored) >= self._size:
-            raise NoRewards(f"step {step}: {_no_rewards(_rollouts(self._unscored))}")
+            require_rewards([rollout for each in self._unscored for rollout in each.rollouts], f"step {step}")
         if len(self._empty) >= self._size:
-            ended = _rollouts(self._empty)
-            first = next((rollout.refusal for rollout in ended if rollout.refusal), None) or self._empty[0].dropped
-            raise AlgorithmError(
-                f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {first}"
-            )
-
-
-def _rollouts(lessons: Iterable[Lesson]) -> list[EndedRollout]:
-    return [rollout for lesson in lessons for rollout in lesson.rollouts]
-
-
-def _no_rewards(ended: Sequence[EndedRollout]) -> str:
-    cause = next((rollout.cause for rollout in ended if rollout.cause), "there was nothing to run")
-    return f"none of {len(ended)} rollouts gave a reward; the first: {cause}"
+            require_rows(self._empty, f"step {step}")
 
 
 def _source(task: Any) -> str | None:

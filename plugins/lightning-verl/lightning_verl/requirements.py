@@ -1,4 +1,4 @@
-"""What a training needs of its environment: distributions of versions that were tried, and an accelerator."""
+"""What a training needs of its environment: distributions of versions that were tried, and an engine."""
 
 import os
 from importlib import metadata
@@ -31,15 +31,6 @@ def check_versions() -> None:
         raise ConfigError(f"{'; '.join(faults)}. Make the environment as lightning-verl's README says")
 
 
-_SIGNS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "dev/dxg", "dev/kfd", "dev/davinci[0-9]*")
-"""What the drivers of NVIDIA's, AMD's and Ascend's accelerators put below the root."""
-
-
-def has_accelerator(root: Path = Path("/")) -> bool:
-    """Say whether the driver of an accelerator shows one on this machine."""
-    return any(next(root.glob(sign), None) is not None for sign in _SIGNS)
-
-
 def count_gpus(root: Path = Path("/")) -> int:
     """Return how many of NVIDIA's GPUs this process may use; 0 where none can be counted.
 
@@ -52,26 +43,18 @@ def count_gpus(root: Path = Path("/")) -> int:
     return sum(1 for _ in root.glob("dev/nvidia[0-9]*"))
 
 
-def check_accelerator(device: str | None, *, engine: str, is_elsewhere: bool, root: Path = Path("/")) -> None:
-    """Refuse to train on an accelerator, or to generate with an engine, where there is none.
+def check_engine(engine: str) -> None:
+    """Refuse to generate with an engine that is not installed.
 
     Args:
-        device: What the configuration says.
         engine: Which one generates: `actor_rollout_ref.rollout.name`.
-        is_elsewhere: Whether a cluster is used, whose machines are not this one.
-        root: Where the system is.
 
     Raises:
-        ConfigError: When there is none.
+        ConfigError: When it is not there.
     """
-    if is_elsewhere:
-        return
-    if device != "cpu" and not has_accelerator(root):
-        raise ConfigError(
-            "this machine shows no GPU; to train on its processor, set agentlightning.device: cpu in verl's config"
-        )
     if engine in ("vllm", "sglang") and find_spec(engine) is None:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.name is {engine!r}, which is not installed; make the environment for GPUs as "
-            "lightning-verl's README says, or set it to hf, which is slow"
+            f"actor_rollout_ref.rollout.name is {engine!r}, which is not installed; to train on this machine's "
+            "processor, set agentlightning.device: cpu. For GPUs make the environment as lightning-verl's README says, "
+            "or set the name to hf, which is slow"
         )

@@ -8,13 +8,12 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 4. `call_discount` belongs to `credit=discounted`, and a penalty for long responses to `credit=final`.
 5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
 6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
-7. Calls over HTTP cannot go on with new weights, and say the options of the chat template themselves.
-8. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
+7. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
    the adapter merged into them, and they need a way for weights between GPUs.
-9. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
+8. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
    what is trained.
-10. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
-11. Numbers are within their bounds; a row fits into a micro-batch, a batch into the dataset.
+9. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
+10. Numbers are within their bounds; a row fits into a micro-batch, a batch into the dataset.
 """
 
 import json
@@ -75,8 +74,6 @@ class Own(BaseModel):
 
     device: Literal["cpu", "cuda"] | None = None
     """Where models are trained and served; None to look for an accelerator."""
-    backend: Literal["tokens", "openai"] = "tokens"
-    """How the proxy asks verl's rollout servers: with token ids, or over their HTTP."""
     trace_aggregator: TraceAggregator = TraceAggregator()
     credit: Credit = "final"
     """Which rewards an answer is judged by."""
@@ -163,18 +160,6 @@ _WITHOUT_EFFECT = {
 }
 """By key, or what keys are under, why it is refused: it would not be used."""
 
-_UNUSED = (
-    "skip",
-    *keys(ROLLOUT, "agent.num_workers moe_load_balance_metrics_interval over_sample_rate trace"),
-    *keys("data", "audio_key image_key image_patch_size video_key mm_processor_kwargs return_multi_modal_inputs"),
-    *keys("data", "filter_overlong_prompts filter_overlong_prompts_workers prompt_key reward_fn_key truncation"),
-    *keys("data", "train_files val_files dataloader_num_workers trust_remote_code use_shm"),
-    *keys("data", "return_full_prompt return_raw_chat return_raw_input_ids val_batch_size validation_shuffle"),
-    *keys("trainer", "balance_batch esi_redundant_time log_val_generations ray_wait_register_center_timeout"),
-    *keys("trainer", "use_v1 validation_data_dir"),
-)
-"""Keys, or what keys are under, without effect here, which change nothing of what is learned: a warning names them."""
-
 _REFUSED = {
     "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
     "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
@@ -217,22 +202,6 @@ def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
             yield f"{key} is {value!r}; it has to be {bounds}"
     for rules in (_of_samples, _of_losses, _of_servers, _of_checkpoints_and_groups):
         yield from (f"{key} is {facts.value(key)!r}: {why}" for key, why in rules(facts))
-
-
-def unused_options(facts: Facts, *, packaged: DictConfig) -> list[str]:
-    """Return which options have no effect here, and do no harm.
-
-    Args:
-        facts: As for `faults_of_conflicts`.
-        packaged: The same.
-    """
-    given, rows = facts.given, facts.own.trace_aggregator
-    limits = {"trajectory_max_prompt_length", "trajectory_max_response_length"} & rows.model_fields_set
-    unused = (*_UNUSED, *(("algorithm.gamma", "algorithm.lam") if facts.estimator in ("grpo", "rloo") else ()))
-    return [
-        *(key for key in given if _is_under(key, unused) and _says_something(given, key, packaged)),
-        *(f"{PREFIX}.trace_aggregator.{name}" for name in sorted(limits) if rows.level == "transition"),
-    ]
 
 
 def _is_under(key: str, names: tuple[str, ...]) -> bool:
@@ -323,27 +292,8 @@ def _of_losses(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Rules 7 and 8."""
+    """Rule 7."""
     model, server = facts.config.actor_rollout_ref.model, facts.config.actor_rollout_ref.rollout.name
-    if facts.own.backend == "openai":
-        if facts.config.data.apply_chat_template_kwargs:
-            yield (
-                "data.apply_chat_template_kwargs",
-                "it has no effect with agentlightning.backend=openai: the agent says it in its calls, as "
-                "chat_template_kwargs; leave it out",
-            )
-        if facts.mode != "sync":
-            yield (
-                "trainer.v1.trainer_mode",
-                "with agentlightning.backend=openai it cuts answers short when weights change; only "
-                "agentlightning.backend=tokens goes on with them",
-            )
-        if server != "vllm":
-            yield (
-                "agentlightning.backend",
-                f"the HTTP of actor_rollout_ref.rollout.name={server} gives no token ids, and nothing is learned "
-                "without them; leave it out, or set the name to vllm",
-            )
     engine = facts.config.actor_rollout_ref.actor.strategy
     read, other = ("lora.rank", "lora_rank") if engine == "megatron" else ("lora_rank", "lora.rank")
     if facts.value(f"{MODEL}.{other}") > 0 and facts.value(f"{MODEL}.{read}") <= 0:
@@ -379,7 +329,7 @@ def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Rules 9 and 10."""
+    """Rules 8 and 9."""
     trainer, groups = facts.config.trainer, facts.config.algorithm.filter_groups
     if trainer.resume_mode not in ("auto", "disable"):
         yield (

@@ -2,18 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from lightning_proxy import LLMProxy
 from lightning_tokens import Tokenizer, TokensBackend, TokenToolParser
+from lightning_tokens.learning.serving import PolicyProxy
 
-from lightning_core.budget import Budget
-from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources
 from lightning_verl.engine import LLMClient, VerlEngine
-
-RESOURCE = "main_llm"
-"""What the model is called among the resources, as in agentlightning 0.3."""
 
 _PAUSE_SECONDS = 24 * 3600.0
 """How long an agent's call may wait for new weights: as long as a step takes."""
@@ -27,13 +22,9 @@ class Policy:
     """What agents call it."""
     client: LLMClient
     """Takes and gives tokens."""
-    addresses: Sequence[str]
-    """Where it is served over HTTP: `host:port`."""
     tokenizer: Tokenizer
     ends: Collection[int]
     """The tokens that end an answer: the tokenizer's, and those that the model's author names."""
-    path: str
-    """The model that it began with."""
     sampling: Mapping[str, Mapping[str, Any]]
     """By partition, how tokens are drawn."""
     chat_template: Mapping[str, Any]
@@ -48,53 +39,33 @@ class Policy:
     """What ends an answer besides, where the model would go on behind a call."""
 
 
-class Serving:
-    """Puts a policy behind the proxy. Belongs to one event loop.
+class Serving(PolicyProxy):
+    """Puts a policy behind the proxy.
 
     Training and measuring draw tokens differently, so each has an entry of the model list: `NAME`, and what `measure`
-    says. Other models of the trainer's proxy stay.
-
-    Args:
-        store: The run's.
-        proxy: The trainer's; None for one of its own, on this machine alone.
-        backend: `tokens` calls verl's client, `openai` the HTTP of its servers.
-        key: Names its resources within the run: the same one again continues them.
-        resources: What else agents are given.
-        budget: What a proxy of its own counts calls against.
+    says.
     """
 
-    def __init__(
-        self,
-        store: LightningStore,
-        *,
-        proxy: LLMProxy | None,
-        backend: Literal["tokens", "openai"],
-        key: str,
-        resources: NamedResources | None = None,
-        budget: Budget | None = None,
-    ) -> None:
-        self._store = store
-        self._is_own = proxy is None
-        if proxy is None:
-            proxy = LLMProxy(store=store, key="", budget=budget)
-        self.proxy = proxy
-        """What agents' calls go through."""
-        self._backend = backend
-        self._key = key
-        self._resources = dict(resources or {})
-        self._policy: Policy | None = None
-        self._others: list[Mapping[str, Any]] = [] if self._is_own else list(proxy.model_list)
-        self._measured: str | None = None
-        self._engines: list[VerlEngine] = []
-        self._backends: dict[str, TokensBackend] = {}
-        self._ids: dict[str, str] = {}
+    _policy: Policy
+    _measured: str | None = None
+    _engines: Sequence[VerlEngine] = ()
 
     async def start(self, policy: Policy) -> None:
         """Serve a policy."""
         self._policy = policy
+        self._engines = [_engine(policy, partition) for partition in ("train", "val")]
+        self._training, self._measuring = [
+            TokensBackend(
+                engine,
+                policy.tokenizer,
+                chat_template_kwargs=policy.chat_template,
+                tool_parser=policy.tool_parser,
+                reasoning=policy.reasoning,
+            )
+            for engine in self._engines
+        ]
         self._list()
-        if not self.proxy.is_running():
-            await self.proxy.start()
+        await self.begin()
 
     def measure(self, model: str) -> NamedResources:
         """Serve the policy also for being measured, and no more under the name that it had for that before.
@@ -112,17 +83,16 @@ class Serving:
 
     def measured(self, model: str) -> NamedResources:
         """Return what agents are given when a model is measured."""
-        return self._resources_of(model, "val")
+        return self._resources(model, "val")
 
     @property
     def name(self) -> str:
         """What agents call the model that is trained."""
-        assert self._policy is not None
         return self._policy.name
 
     def training(self) -> NamedResources:
         """Return what agents are given that it learns from."""
-        return self._resources_of(self.name, "train")
+        return self._resources(self.name, "train")
 
     def close(self) -> None:
         """Let no further call reach verl, which is about to end. May be called from any thread.
@@ -131,30 +101,6 @@ class Serving:
         """
         for engine in self._engines:
             engine.close()
-
-    async def stop(self) -> None:
-        """Stop serving; a proxy of the trainer's goes on, with what it had."""
-        if self._is_own:
-            await self.proxy.stop()
-            return
-        self.proxy.update_model_list(self._others)
-        if self.proxy.is_running():  # and may be paused, where the run ended while the model learned
-            await self.proxy.resume()
-
-    def other_models(self, resources: NamedResources) -> frozenset[str]:
-        """Return what the other models of the proxy are called by agents that are given these resources."""
-        names = {str(entry.get("model_name")) for entry in self._others}
-        return frozenset(names - {self.name, getattr(resources[RESOURCE], "model", None)})
-
-    async def resources_id(self, resources: NamedResources) -> str:
-        """Return the id of what agents are given, in the store."""
-        model = str(getattr(resources[RESOURCE], "model", ""))
-        if model not in self._ids:
-            update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{model}")
-            if update.resources != resources:  # those of before it was taken up again: the proxy is elsewhere now
-                update = await self._store.update_resources(update.resources_id, resources)
-            self._ids[model] = update.resources_id
-        return self._ids[model]
 
     async def pause(self, *, drain_seconds: float | None = None) -> None:
         """Let calls wait: the weights are about to change.
@@ -177,51 +123,23 @@ class Serving:
         if self.proxy.is_running():
             await self.proxy.resume()
 
-    def _resources_of(self, model: str, partition: str) -> NamedResources:
-        assert self._policy is not None
+    def _resources(self, model: str, partition: str) -> NamedResources:
         sampling = self._policy.sampling[partition]
-        llm = self.proxy.as_resource(
-            model=model,
-            sampling_parameters={name: sampling[name] for name in ("temperature", "top_p") if name in sampling},
-        )
-        return {**self._resources, RESOURCE: llm}
+        return self.resources_of(model, {name: sampling[name] for name in ("temperature", "top_p") if name in sampling})
 
     def _list(self) -> None:
         """Tell the proxy what it serves."""
-        policy = self._policy
-        assert policy is not None
-        entries = self._entries(policy, policy.name, "train")
-        if self._measured is not None:
-            entries += self._entries(policy, self._measured, "val")
-        names = {entry["model_name"] for entry in entries}
-        others = [entry for entry in self._others if entry.get("model_name") not in names]
-        self.proxy.update_model_list([*others, *entries])
+        measured = {} if self._measured is None else {self._measured: self._measuring}
+        self.serve_as({self.name: self._training, **measured})
 
-    def _entries(self, policy: Policy, name: str, partition: str) -> list[dict[str, Any]]:
-        if self._backend == "openai":
-            return [
-                {
-                    "model_name": name,
-                    "litellm_params": {"model": f"hosted_vllm/{policy.path}", "api_base": f"http://{address}/v1"},
-                }
-                for address in policy.addresses
-            ]
-        if partition not in self._backends:
-            engine = VerlEngine(
-                policy.client,
-                tokenizer=policy.tokenizer,
-                ends=policy.ends,
-                stop_token_ids=policy.stop_token_ids,
-                sampling=policy.sampling[partition],
-                max_response_tokens=policy.max_response_tokens,
-                max_context_tokens=policy.max_context_tokens,
-            )
-            self._engines.append(engine)
-            self._backends[partition] = TokensBackend(
-                engine,
-                policy.tokenizer,
-                chat_template_kwargs=policy.chat_template,
-                tool_parser=policy.tool_parser,
-                reasoning=policy.reasoning,
-            )
-        return [{"model_name": name, "backend": self._backends[partition]}]
+
+def _engine(policy: Policy, partition: str) -> VerlEngine:
+    return VerlEngine(
+        policy.client,
+        tokenizer=policy.tokenizer,
+        ends=policy.ends,
+        stop_token_ids=policy.stop_token_ids,
+        sampling=policy.sampling[partition],
+        max_response_tokens=policy.max_response_tokens,
+        max_context_tokens=policy.max_context_tokens,
+    )

@@ -1,25 +1,29 @@
-"""verl at work: in a thread of its own, from the start of Ray to its end."""
+"""One training: verl's loop in a thread of its own, from the start of Ray to its end, and what comes of it."""
 
 import asyncio
 import logging
+import numbers
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning_tokens.prompts import reasoning_marks
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from lightning_core.algorithm import Algorithm
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_verl.checkpoints import say_disk
-from lightning_verl.ending import Enough
-from lightning_verl.outcome import Parts
+from lightning_core.types import NamedResources
+from lightning_verl.bridge import Bridge, Enough
+from lightning_verl.checkpoints import Schedule
+from lightning_verl.config import Settings
+from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.rules import fault_of_positions, longest_conversation, set_context_of_servers
-from lightning_verl.serving import Policy
+from lightning_verl.serving import Policy, Serving
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +42,61 @@ _VARIABLES = {
 class Training:
     """One training.
 
+    It names the model after each step, has it measured, and reports it. While it is measured, agents call it by what it
+    is: the model that the training began with, the folder of the checkpoint that it was saved in, or `NAME:step-N`
+    where it was not saved.
+
     Args:
-        parts: What is trained, on what, and what it works with.
-        is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
+        algorithm: Takes reports, and says whether the budget is used up.
+        settings: The config.
+        n_samples: How many there are, by partition.
+        checkpoints: Where checkpoints are kept, and continued from where there are some.
+        trainer_cls: What goes before verl's trainer; see `make_trainer_class`.
+        bridge: To the event loop.
+        manager: Runs rollouts; knows what is learned, and whether the training is to end early.
+        serving: Serves the policy.
         end_seconds: How long the thread may take to end when it is interrupted; what is left ends with the process.
     """
 
-    def __init__(self, parts: Parts, *, is_spent: Callable[[], bool], end_seconds: float = 10.0) -> None:
-        self._parts = parts
-        self._is_spent = is_spent
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        *,
+        n_samples: Mapping[Partition, int],
+        checkpoints: Path,
+        trainer_cls: type | str | None,
+        bridge: Bridge,
+        manager: RolloutManager,
+        serving: Serving,
+        end_seconds: float = 10.0,
+    ) -> None:
+        self._algorithm = algorithm
+        self.settings = settings
+        """The config, as it was given."""
+        self._n_samples = n_samples
+        self._checkpoints = checkpoints
+        self._trainer_cls = trainer_cls
+        self.bridge = bridge
+        """To the event loop."""
+        self.manager = manager
+        """Runs rollouts."""
+        self.serving = serving
+        """Serves the policy."""
+        self.schedule = Schedule(settings.checkpoint_seconds)
+        """After which steps it is saved, besides those that verl's config names."""
+        path = str(settings.verl.actor_rollout_ref.model.path)
+        is_local = Path(path).expanduser().is_dir()
+        self._start = str(Path(path).expanduser().absolute()) if is_local else path
         self._end_seconds = end_seconds
+        self._saved: set[int] = set()
+        self._reported: int | None = None
         self._trainer: Any = None
         self._killing = threading.Lock()
 
     async def run(self) -> None:
         """Train to the end. Cancelling it kills the workers; when the budget is used up, what was learned is kept."""
+        self._reported = await self._algorithm.get_store().load_state(self._reported_as)
         thread = in_daemon_thread(self._work, name="verl")
         try:
             await asyncio.shield(thread)
@@ -60,25 +104,89 @@ class Training:
             try:
                 trainer = self._trainer  # of its thread, which may take it away at any moment
                 if self._is_spent() and trainer is not None and trainer.has_more_to_keep:
-                    self._parts.manager.ending.ask()
-                    self._parts.bridge.tell()
+                    self.manager.ending.ask()
+                    self.bridge.tell()
                     await asyncio.shield(thread)
             finally:
-                self._parts.bridge.stop()
+                self.bridge.stop()
                 await asyncio.to_thread(self._kill_workers)
                 await asyncio.wait((thread,), timeout=self._end_seconds)
                 if thread.done() and not thread.cancelled():
                     thread.exception()  # seen: it was interrupted
             raise
 
+    def _is_spent(self) -> bool:
+        """Whether the budget has ended the run: a call was refused, or the time is over."""
+        budget = self._algorithm.get_budget()
+        return budget is not None and (budget.refused is not None or budget.is_time_over)
+
+    # In the event loop. Once the training is to end, what measures the model raises `Enough`
+
+    async def begin(self, step: int) -> None:
+        """Say what the training begins with, and measure it on the held-out samples.
+
+        Args:
+            step: Where it begins: not at 0 when it goes on from a checkpoint, before which that was measured.
+        """
+        resources = self.serving.measure(self._start)
+        await self.serving.resources_id(resources)
+        self._algorithm.set_initial_resources(resources)
+        if step:
+            self._saved.add(step)
+        elif self._n_samples["test"]:
+            self._algorithm.report({"test_reward_initial": await self._test(resources, 0)})
+
+    async def validate(self, step: int) -> dict[str, float]:
+        """Run the validation set with the model after a step, and return what it says."""
+        resources = self.serving.measure(self._model(step))
+        return await self.manager.ending.unless(self.manager.validate(resources, step=step))
+
+    async def save(self, step: int) -> None:
+        """Say that the model after a step is saved."""
+        self._saved.add(step)
+        self._algorithm.report({}, best_resources=self.serving.measured(self._model(step)))
+
+    async def end(self, step: int) -> None:
+        """Measure the model after the last step on the held-out samples, and report it."""
+        resources = self.serving.measure(self._model(step))
+        self._algorithm.report({}, best_resources=resources)
+        if self._n_samples["test"]:
+            self._algorithm.report({"test_reward": await self._test(resources, step)})
+
+    async def _test(self, resources: NamedResources, step: int) -> float:
+        return await self.manager.ending.unless(self.manager.test(resources, step=step))
+
+    def _model(self, step: int) -> str:
+        if step in self._saved:
+            return str(self._checkpoints / f"global_step_{step}" / self.settings.weights_folder)
+        return f"{self.serving.name}:step-{step}" if step else self._start
+
     # In its thread
 
+    def report(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Report the measurements of a step; of step 0 before the training.
+
+        A step that a killed run takes again, from its checkpoint or from the start, was reported before, and is not
+        again.
+        """
+        if self._reported is not None and step <= self._reported:
+            return
+        numbers_only = {name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real)}
+        self._algorithm.report(numbers_only, step=step or None)
+        self._reported = step
+        self.bridge.call(self._algorithm.get_store().save_state(self._reported_as, step))
+
+    @property
+    def _reported_as(self) -> str:
+        """Under which name the store has the last step that was reported."""
+        return f"{self._checkpoints.name}/reported"
+
     def _work(self) -> None:
-        config = self._parts.verl
+        config = OmegaConf.create(self.settings.verl)
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
         from lightning_verl.tools import check_form
-        from lightning_verl.verl_internals.trainer import RAY_ENDS, check_with_verl
+        from lightning_verl.trainer import RAY_ENDS, check_with_verl
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
@@ -88,50 +196,49 @@ class Training:
         set_context_of_servers(config, told, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
-        say_disk(config, self._parts.checkpoints, keeps_best=self._parts.keeps_best)
         with ray_cluster(config):
             RAY_ENDS.clear()
             try:
                 self._train(config)
             finally:
                 RAY_ENDS.set()
-                self._parts.serving.close()
+                self.serving.close()
                 self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
-        from lightning_verl.verl_internals.queue import TransferQueueRows, own_queue
-        from lightning_verl.verl_internals.trainer import make_trainer_class
+        from lightning_verl.queue import TransferQueueRows, own_queue
+        from lightning_verl.trainer import make_trainer_class
 
         with own_queue(config.transfer_queue):
-            self._parts.manager.write_to(TransferQueueRows())
-            trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._parts.trainer_cls)
-            self._trainer = trainer_cls(config, self._parts)
+            self.manager.write_to(TransferQueueRows())
+            trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._trainer_cls)
+            self._trainer = trainer_cls(config, self)
             self._trainer.init()
-            self._parts.bridge.call(self._parts.serving.start(self._policy(config)))
+            self.bridge.call(self.serving.start(self._policy(config)))
             try:
-                self._parts.bridge.call(self._parts.outcome.begin(self._trainer.learned_steps))
-                self._trainer.fit(self._parts.manager)
-                self._parts.bridge.call(self._parts.manager.cancel_rest())
-                self._parts.bridge.call(self._parts.outcome.end(self._trainer.learned_steps))
+                self.bridge.call(self.begin(self._trainer.learned_steps))
+                self._trainer.fit(self.manager)
+                self.bridge.call(self.manager.cancel_rest())
+                self.bridge.call(self.end(self._trainer.learned_steps))
             except Enough as exc:
                 logger.info("lightning_verl.ended_early learned=%d: %s", self._trainer.learned_steps, exc)
-                self._parts.bridge.call(self._parts.manager.cancel_rest())
+                self.bridge.call(self.manager.cancel_rest())
                 self._trainer.keep_learned()
 
     def _complete(self, config: DictConfig) -> None:
         """Put in what only the run knows."""
         with open_dict(config):
             config.transfer_queue.enable = True
-            config.data.train_files = str(self._parts.n_train)
-            config.data.val_files = str(self._parts.n_val or 1)  # verl makes a loader, which is not read from then
-            config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals.queue", "name": "TaskNumbers"}
+            config.data.train_files = str(self._n_samples["train"])
+            config.data.val_files = str(self._n_samples["val"] or 1)  # verl makes a loader, which is not read from then
+            config.data.custom_cls = {"path": "pkg://lightning_verl.queue", "name": "TaskNumbers"}
             config.data.dataloader_num_workers = 0  # numbers need no process to read them
             if config.data.seed is None:
                 config.data.seed = _SEED
-            config.trainer.default_local_dir = str(self._parts.checkpoints)
+            config.trainer.default_local_dir = str(self._checkpoints)
             if config.critic.enable is None:  # verl decides the same, with a warning
                 config.critic.enable = config.algorithm.adv_estimator == "gae"
-            if not self._parts.n_val:
+            if not self._n_samples["val"]:
                 config.trainer.val_before_train = False
                 config.trainer.test_freq = -1
 
@@ -147,17 +254,14 @@ class Training:
         val = {name: rollout.val_kwargs[name] for name in train}
         if not rollout.val_kwargs.do_sample:
             val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-        path = str(model.path)
         tools = VerlToolParser(rollout.multi_turn.format, self._trainer.tokenizer)
         warn_of_other_form(rollout.multi_turn.format, self._trainer.tokenizer)
-        told = get_generation_config(copy_to_local(path), trust_remote_code=model.trust_remote_code)
+        told = get_generation_config(copy_to_local(str(model.path)), trust_remote_code=model.trust_remote_code)
         return Policy(
-            name=Path(path).name,
+            name=Path(str(model.path)).name,
             client=self._trainer.get_llm_client(),
-            addresses=self._trainer.llm_server_manager.get_addresses(),
             tokenizer=self._trainer.tokenizer,
             ends=end_tokens(self._trainer.tokenizer, told),
-            path=path,
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
@@ -169,7 +273,7 @@ class Training:
 
     @property
     def _row(self) -> int:
-        return self._parts.manager.options.max_prompt_length + self._parts.manager.options.max_response_length
+        return self.manager.options.max_prompt_length + self.manager.options.max_response_length
 
     # In any thread
 

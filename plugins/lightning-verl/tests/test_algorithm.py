@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,16 +13,13 @@ import pytest
 from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
-from lightning_verl.bridge import Bridge
 from lightning_verl.config import load_settings
-from lightning_verl.requirements import has_accelerator
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
 
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import LLM
 
 PROBE = """
 import json, sys
@@ -120,10 +118,10 @@ def test_a_preset_sets_what_belongs_to_it() -> None:
         PPO(config("/m"), preset="grpo")
 
 
-@pytest.mark.skipif(has_accelerator(), reason="this machine has one")
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
     message = refusal({**config(model), "agentlightning": {}}, 8)
-    assert message.startswith("this machine shows no GPU; to train on its processor, set agentlightning.device: cpu")
+    assert "which is not installed; to train on this machine's processor, set agentlightning.device: cpu" in message
     assert "\n" not in message
 
 
@@ -142,18 +140,6 @@ def test_a_proxy_that_verl_s_client_cannot_reach(model: str) -> None:
     algorithm.set_llm_proxy(make_proxy("http://127.0.0.1:1"))
     message = "runs by itself and cannot be given the model that is trained; leave it out"
     with pytest.raises(ConfigError, match=message):
-        asyncio.run(algorithm.run([1] * 8))
-
-
-@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1/v1"])
-def test_several_policies_are_refused_by_their_names(model: str, endpoint: str) -> None:
-    algorithm = VERL(config(model))
-    algorithm.set_store(InMemoryLightningStore())
-    llm = LLM(endpoint=endpoint, model=Path(model).name)
-    judge = LLM(endpoint="http://127.0.0.1:2/v1", model="judge")
-    algorithm.set_initial_resources({"main_llm": llm, "solver": llm, "planner": llm, "judge": judge})
-    said = "initial_resources has 'planner', 'solver' as the model to train; a run trains one policy, which agents are"
-    with pytest.raises(ConfigError, match=said):
         asyncio.run(algorithm.run([1] * 8))
 
 
@@ -184,17 +170,15 @@ class Begun(Training):
         policy = Policy(
             name="tiny",
             client=cast(Any, None),
-            addresses=("127.0.0.1:1",),
             tokenizer=cast(Any, None),
             ends=(),
-            path="/models/tiny",
             sampling={"train": {}, "val": {}},
             chat_template={},
             max_response_tokens=8,
             max_context_tokens=100,
         )
-        await self._parts.serving.start(policy)
-        await self._parts.outcome.begin(0)
+        await self.serving.start(policy)
+        await self.begin(0)
         if self.ends_with is not None:
             raise self.ends_with
 
@@ -225,7 +209,7 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
     store = InMemoryLightningStore()
 
     async def run(*overrides: str) -> VERL:
-        options = ("agentlightning.device=cpu", "agentlightning.backend=openai", "data.train_batch_size=4")
+        options = ("agentlightning.device=cpu", "data.train_batch_size=4")
         options += ("actor_rollout_ref.rollout.name=vllm", "ray_kwargs.ray_init.address=auto")
         algorithm = VERL([*options, f"actor_rollout_ref.model.path={model}", *overrides], preset="grpo")
         algorithm.set_store(store)
@@ -240,18 +224,6 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
     found = await store.query_resources()
     assert len(found) == versions
     assert found[-1].resources == algorithm.get_initial_resources(), "they are found where the proxy is now"
-
-
-async def test_a_step_that_is_taken_again_after_a_kill_is_not_reported_again() -> None:
-    algorithm, store, told = VERL(config("/m")), InMemoryLightningStore(), []
-    algorithm.set_store(store)
-    algorithm.set_reporter(lambda metrics, *, step=None, best_resources=None: told.append(step))
-    bridge = Bridge(asyncio.get_running_loop())
-    for steps in ((0,), (0, 1, 2), (0, 1, 2, 3), (2, 3, 4)):  # killed before a checkpoint, and after one
-        tell = algorithm._told_once(bridge, "k/reported", await store.load_state("k/reported"))
-        for step in steps:
-            await asyncio.to_thread(tell, {"training/reward": 1.0}, step)
-    assert told == [None, 1, 2, 3, 4]
 
 
 def test_an_unknown_key_names_the_nearest_one() -> None:

@@ -1,9 +1,9 @@
-"""Between the event loop and the trainer's thread."""
+"""Between the event loop and the trainer's thread, and the end of a training before its last step."""
 
 import asyncio
 
 import pytest
-from lightning_verl.bridge import Bridge, Stopped
+from lightning_verl.bridge import Bridge, Ending, Enough, Stopped
 
 
 async def test_the_thread_gets_what_a_coroutine_returns_or_raises() -> None:
@@ -61,3 +61,54 @@ async def test_a_wait_ends_when_something_has_happened_since_the_last_one() -> N
     waiting = asyncio.create_task(asyncio.to_thread(bridge.wait, 60))
     bridge.tell()
     await asyncio.wait_for(waiting, 20)
+
+
+async def test_what_is_done_comes_to_its_end_unless_the_training_does() -> None:
+    ending = Ending()
+
+    async def measure() -> float:
+        return 0.5
+
+    assert await ending.unless(measure()) == 0.5
+    ending.ask()
+    assert ending.is_asked
+    with pytest.raises(Enough, match="the training is to end before its last step"):
+        await ending.unless(measure())
+
+
+async def test_what_would_last_is_cancelled() -> None:
+    ending, began, was_cancelled = Ending(), asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled.set()
+            raise
+
+    measuring = asyncio.create_task(ending.unless(hang()))
+    await began.wait()
+    ending.ask()
+    with pytest.raises(Enough):
+        await measuring
+    assert was_cancelled.is_set()
+
+
+async def test_what_goes_wrong_is_raised() -> None:
+    async def fail() -> None:
+        raise ValueError("no rewards")
+
+    with pytest.raises(ValueError, match="no rewards"):
+        await Ending().unless(fail())
+
+
+async def test_what_goes_wrong_as_the_training_is_to_end_is_not_told() -> None:
+    ending = Ending()
+
+    async def be_refused() -> None:
+        ending.ask()
+        raise ValueError("no rewards")
+
+    with pytest.raises(Enough):
+        await ending.unless(be_refused())

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from lightning_verl.checkpoints import Schedule, note_reward, remove_older, repair_tracker
 
-from lightning_core.budget import Budget
-
 
 class Clock:
     def __init__(self) -> None:
@@ -50,34 +48,6 @@ def test_by_steps_alone_time_does_not_count() -> None:
     schedule.begin()
     clock.now += 1e6
     assert not schedule.is_due()
-
-
-def test_one_is_due_before_a_step_that_the_budget_would_not_last_for() -> None:
-    budget = Budget(calls=100)
-    for _ in range(30):  # of validation before the first step
-        budget.start_call()
-    schedule = Schedule(None, budget=budget)
-    schedule.begin()
-    due = []
-    for calls in (20, 20, 15):
-        for _ in range(calls):
-            budget.start_call()
-        due.append(schedule.is_due())
-    # 50 + 20 are less than 100, 70 + 20 are, and 85 + 15 are not.
-    assert due == [False, False, True]
-
-
-@pytest.mark.parametrize("limit", ["tokens", "usd", "seconds"])
-def test_every_limit_of_the_budget_counts(limit: str) -> None:
-    clock = Clock()
-    budget = Budget(**{limit: 10}, clock=clock)
-    budget.start()
-    schedule = Schedule(None, budget=budget)
-    schedule.begin()
-    for is_due in (False, True):  # after 4 of 10, and after 8
-        clock.now += 4
-        budget.end_call(tokens=4, usd=4.0)
-        assert schedule.is_due() is is_due
 
 
 def written(folder: Path, *steps: int) -> None:

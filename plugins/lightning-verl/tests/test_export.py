@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from lightning_tokens.export import model as export_model
 from lightning_tokens.testing import make_tiny_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.folder import RunFolder
@@ -34,25 +32,6 @@ def test_a_model_is_copied_with_all_that_belongs_to_it(run: RunFolder, tmp_path:
     assert written >= {"config.json", "model.safetensors", "generation_config.json", "chat_template.jinja"}
 
 
-def test_the_parts_of_fsdp_become_a_model(run: RunFolder, tmp_path: Path) -> None:
-    saved = run.path / SAVED
-    tiny = make_tiny_model(tmp_path / "tiny")
-    trained = AutoModelForCausalLM.from_pretrained(tiny, dtype="bfloat16")
-    trained.config.save_pretrained(saved / "huggingface")
-    trained.generation_config.save_pretrained(saved / "huggingface")
-    AutoTokenizer.from_pretrained(tiny).save_pretrained(saved / "huggingface")
-    torch.save(trained.state_dict(), saved / "model_world_size_1_rank_0.pt")
-    (saved / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
-    name_best(run, str(saved))
-    export_model(run, tmp_path / "out")
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="bfloat16")
-    for name, weight in trained.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight), name
-    chat = [{"role": "user", "content": "say the letter a"}]
-    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (tiny, tmp_path / "out")]
-    assert len({each.apply_chat_template(chat, tokenize=False) for each in tokenizers}) == 1
-
-
 def test_an_adapter_is_copied(run: RunFolder, tmp_path: Path) -> None:
     adapter = run.path / SAVED / "lora_adapter"
     adapter.mkdir(parents=True)
@@ -67,7 +46,7 @@ def test_an_adapter_is_copied(run: RunFolder, tmp_path: Path) -> None:
     [
         (None, "run run-1f has not saved a model"),
         ("tiny:step-3", "is 'tiny:step-3', which is not a folder here: it was not saved, or was removed"),
-        (SAVED, "has no model in Hugging Face's form, nor parts of FSDP"),
+        (SAVED, "has no model in Hugging Face's form; to make one of what FSDP"),
     ],
 )
 def test_a_run_without_a_model_that_can_be_written_is_refused(

@@ -108,7 +108,7 @@ class Driven(Algorithm):
         proxy = (
             None if self.model_list is None else LLMProxy(store=self.get_store(), key="", model_list=self.model_list)
         )
-        self.serving = Serving(self.get_store(), proxy=proxy, backend="tokens", key=self.key)
+        self.serving = Serving(self.get_store(), proxy=proxy, key=self.key)
         tasks: dict[Partition, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
         self.manager = RolloutManager(
             self.get_store(),
@@ -124,10 +124,8 @@ class Driven(Algorithm):
         policy = Policy(
             name="tiny",
             client=self.client,
-            addresses=(),
             tokenizer=Letters(),
             ends={1},
-            path="/models/tiny",
             chat_template={},
             sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
             max_response_tokens=8,

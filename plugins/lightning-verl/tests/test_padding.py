@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, strategies as st
 from learning_toys import conversation, options, scored
 from lightning_tokens.learning.groups import learn_from_group
-from lightning_verl.padding import (
+from lightning_verl.daemon import (
     get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask,
     padded_batch,

@@ -25,8 +25,8 @@ from lightning_core.errors import AlgorithmError, ConfigError
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.cluster import logs_named, ray_cluster
-    from lightning_verl.verl_internals.queue import StoredRows, TransferQueueRows, filter_by_lessons, own_queue
-    from lightning_verl.verl_internals.trainer import RAY_ENDS, CancelsCalls
+    from lightning_verl.queue import StoredRows, TransferQueueRows, filter_by_lessons, own_queue
+    from lightning_verl.trainer import RAY_ENDS, CancelsCalls
     from verl.workers.rollout import llm_server
     from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
@@ -127,7 +127,7 @@ def worker() -> Any:
         def begin_another(self, queue: Any) -> None:
             import verl.workers.engine
             import verl.workers.engine_workers  # noqa: F401 - it warns of engines that are not installed
-            from lightning_verl.verl_internals.queue import own_queue
+            from lightning_verl.queue import own_queue
 
             with own_queue(queue):
                 raise AssertionError("it took the queue of another training for its own")

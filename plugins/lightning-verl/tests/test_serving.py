@@ -51,10 +51,8 @@ def policy(tokenizer: Letters) -> Policy:
     return Policy(
         name="tiny",
         client=Client(),
-        addresses=(),
         tokenizer=tokenizer,
         ends={1},
-        path="/models/tiny",
         sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
         chat_template={"enable_thinking": False},
         max_response_tokens=8,
@@ -92,7 +90,7 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
     proxy: LLMProxy, clock: FakeClock
 ) -> None:
     assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    serving = Serving(proxy.store, proxy=proxy, key="k")
     tokenizer = Letters()
     await serving.start(policy(tokenizer))
     await serving.pause()
@@ -112,7 +110,7 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
 
 async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_words(proxy: LLMProxy) -> None:
     assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    serving = Serving(proxy.store, proxy=proxy, key="k")
     await serving.start(policy(Letters()))
 
     async def answer(length: int) -> tuple[int, Any]:
@@ -137,11 +135,11 @@ async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(c
     models = [{"model_name": name, **engine} for name in ("tiny", "base", "judge")]
     store = InMemoryLightningStore()
     proxy = LLMProxy(store=store, key="", clock=clock, model_list=models, launch_mode="asyncio")
-    serving = Serving(store, proxy=proxy, backend="tokens", key="k")
+    serving = Serving(store, proxy=proxy, key="k")
     await serving.start(policy(Letters()))
-    measured = serving.measure("base")
-    assert serving.other_models(measured) == {"judge"}
-    assert serving.other_models(serving.training()) == {"base", "judge"}
+    serving.measure("base")
+    assert serving.other_models("tiny", "base") == {"judge"}
+    assert serving.other_models("tiny", "tiny") == {"base", "judge"}
     await proxy.stop()
 
 
@@ -149,7 +147,7 @@ async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_t
     proxy: LLMProxy,
 ) -> None:
     assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    serving = Serving(proxy.store, proxy=proxy, key="k")
     await serving.start(policy(Letters()))
     await serving.pause()
     await serving.stop()
@@ -175,7 +173,7 @@ class Endless:
 
 async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(proxy: LLMProxy, clock: FakeClock) -> None:
     assert proxy.store is not None
-    serving, endless = Serving(proxy.store, proxy=proxy, backend="tokens", key="k"), Endless()
+    serving, endless = Serving(proxy.store, proxy=proxy, key="k"), Endless()
     await serving.start(replace(policy(Letters()), client=endless))
     call = ask(proxy)
     await endless.began.wait()

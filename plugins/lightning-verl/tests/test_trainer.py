@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import transfer_queue as tq
-from lightning_verl.ending import Enough
-from toy_trainer import Models, Saves, left, saved, trainer_in
+from lightning_verl.bridge import Enough
+from toy_trainer import Models, left, saved, trainer_in
 
 from lightning_core.errors import AlgorithmError, ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.queue import TaskNumbers
-    from lightning_verl.verl_internals.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
+    from lightning_verl.queue import TaskNumbers
+    from lightning_verl.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -96,16 +96,6 @@ async def test_the_last_step_of_the_last_epoch_and_what_is_validated_is_saved_wh
     assert happened == expected
 
 
-class Measures(Saves):
-    """Ends the training when it is to measure the model."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def validate(self, step: int) -> dict[str, float]:
-        raise self.error
-
-
 @pytest.mark.parametrize(
     ("error", "exit_code"), [(Enough("the budget is used up"), 0), (AlgorithmError("it broke"), 1)]
 )
@@ -114,8 +104,12 @@ async def test_trackers_are_closed_however_a_training_ends(
 ) -> None:
     finished: list[tuple[Any, int]] = []
     monkeypatch.setattr("verl.utils.tracking.Tracking.finish", lambda it, code=0: finished.append((it, code)))
+
+    async def validate(step: int) -> dict[str, float]:
+        raise error
+
     logged = {"trainer.val_before_train": True, "trainer.logger": ["console"]}
-    trainer = trainer_in(tmp_path, outcome=Measures(error), **logged)
+    trainer = trainer_in(tmp_path, validate=validate, **logged)
     trainer.global_steps = 0
     with pytest.raises(type(error), match=str(error)):
         await asyncio.to_thread(trainer.fit, None)

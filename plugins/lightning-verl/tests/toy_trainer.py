@@ -11,14 +11,13 @@ from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import load_settings
 from lightning_verl.manager import RolloutManager
-from lightning_verl.outcome import Parts
 from omegaconf import OmegaConf
 
 from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.trainer import make_trainer_class
+    from lightning_verl.trainer import make_trainer_class
 
 
 class Models:
@@ -66,11 +65,10 @@ class Loader:
         self.fetched = state["fetched"]
 
 
-class Saves:
-    async def save(self, step: int) -> None: ...
+async def nothing(step: int) -> None: ...
 
 
-def trainer_in(folder: Path, mode: str = "sync", *, outcome: Any = None, serving: Any = None, **more: Any) -> Any:
+def trainer_in(folder: Path, mode: str = "sync", *, validate: Any = None, serving: Any = None, **more: Any) -> Any:
     """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
     settings = load_settings(
         {
@@ -94,21 +92,17 @@ def trainer_in(folder: Path, mode: str = "sync", *, outcome: Any = None, serving
         options=settings.learning,
         key="k",
     )
-    parts = Parts(
-        OmegaConf.create(settings.verl),
-        n_train=1,
-        n_val=0,
-        checkpoints=folder,
-        trainer_cls=None,
+    training: Any = SimpleNamespace(
+        settings=settings,
         bridge=bridge,
         manager=manager,
-        serving=cast(Any, serving),
-        outcome=cast(Any, outcome or Saves()),
+        serving=serving,
         schedule=Schedule(600),
-        keeps_best=settings.keeps_best,
+        save=nothing,
+        validate=validate,
         report=lambda metrics, step: None,
     )
-    trainer = make_trainer_class(mode)(parts.verl, parts)
+    trainer = make_trainer_class(mode)(OmegaConf.create(settings.verl), training)
     trainer.actor_rollout_wg, trainer.train_dataloader, trainer.train_dataloader_it = Models(), Loader(), None
     return trainer
 

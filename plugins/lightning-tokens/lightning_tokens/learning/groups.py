@@ -33,8 +33,6 @@ class LearnedRow:
     """How many calls the rollout has in all its rows."""
     versions: Versions | None
     """The weights that its answers were sampled with; None where one of their calls does not say."""
-    images: tuple[bytes, ...] = field(default=(), repr=False)
-    """Those of its prompt, in order."""
 
     def packed(self) -> list[tuple[int, int, int, float | None, float | None]]:
         """Return the answers as plain tuples, which can travel without this package."""
@@ -142,7 +140,6 @@ def _learned_rows(
                         answers=answers,
                         num_turns=len(rollout.call_rewards),
                         versions=row.versions,
-                        images=row.images,
                     )
                 )
     return learned

@@ -44,8 +44,6 @@ class Row:
     """In the order of the response."""
     versions: Versions | None = None
     """The weights that its answers were sampled with; None where one of their calls does not say."""
-    images: tuple[bytes, ...] = field(default=(), repr=False)
-    """Those of its prompt, in order; no engine of tokens takes any yet."""
 
 
 @dataclass(frozen=True, slots=True)

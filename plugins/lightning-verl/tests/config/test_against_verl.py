@@ -10,7 +10,7 @@ from lightning_core.errors import ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.trainer import check_with_verl
+    from lightning_verl.trainer import check_with_verl
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass
 

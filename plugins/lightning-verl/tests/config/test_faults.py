@@ -15,7 +15,7 @@ from lightning_core.errors import ConfigError
         ),
         (["data.train_batch_sise=3"], "unknown key 'data.train_batch_sise'. Did you mean 'train_batch_size'?"),
         ({"xyz": 1}, ". A key that verl does not list is written with a plus, as '+xyz'"),
-        ({"agentlightning": {"devic": "cpu"}}, "agentlightning has no option 'devic'; it takes: device, backend"),
+        ({"agentlightning": {"devic": "cpu"}}, "agentlightning has no option 'devic'; it takes: device, trace"),
         ({"agentlightning.trace_aggregator.levl": "x"}, "trace_aggregator.levl"),
         ({"actor_rollout_ref.rollout.n": "four"}, "actor_rollout_ref.rollout.n is 'four'; it has to be a whole number"),
         ({"trainer.val_before_train": "no"}, "trainer.val_before_train is 'no'; it has to be a truth value"),
@@ -123,14 +123,6 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
             "loss_mode is 'gspo': with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs",
         ),
         (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
-        (
-            ["agentlightning.backend=openai", "trainer.v1.trainer_mode=colocate_async"],
-            "only agentlightning.backend=tokens goes on with them",
-        ),
-        (
-            ["agentlightning.backend=openai", "data.apply_chat_template_kwargs={enable_thinking: false}"],
-            "the agent says it in its calls, as chat_template_kwargs",
-        ),
         (
             ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/ckpt/global_step_3"],
             "set actor_rollout_ref.model.path to the folder actor/huggingface of its checkpoint",
@@ -292,47 +284,6 @@ def test_a_number_beyond_its_bounds_is_refused_in_one_line(assignment, message):
 
 def test_greedy_validation_is_no_fault():
     assert load_settings().verl.actor_rollout_ref.rollout.val_kwargs.temperature == 0
-
-
-@pytest.mark.parametrize("server", ["sglang", "hf"])
-def test_servers_whose_http_gives_no_tokens_are_refused_with_it(server):
-    with pytest.raises(ConfigError, match=rf"HTTP of actor_rollout_ref\.rollout\.name={server} gives no token ids"):
-        load_settings(["agentlightning.backend=openai", f"actor_rollout_ref.rollout.name={server}"])
-    load_settings(["agentlightning.backend=openai"])
-
-
-def test_files_of_samples_in_a_config_of_0_3_are_named_and_not_refused(caplog):
-    load_settings(["data.train_files=data/train.parquet", "data.val_files=data/val.parquet"])
-    assert "options_without_effect data.train_files, data.val_files; leave them out" in caplog.text
-
-
-def test_options_that_have_no_effect_and_do_no_harm_are_named(caplog):
-    load_settings(["data.filter_overlong_prompts=true", "data.val_batch_size=8", "trainer.balance_batch=false"])
-    assert (
-        "options_without_effect data.filter_overlong_prompts, data.val_batch_size, trainer.balance_batch; leave"
-        in caplog.text
-    )
-
-
-def test_the_length_of_trajectories_is_named_where_there_are_none(caplog):
-    length = "agentlightning.trace_aggregator.trajectory_max_response_length"
-    load_settings([f"{length}=100"], preset="grpo")
-    assert not caplog.messages
-    load_settings([f"{length}=100"])
-    assert f"options_without_effect {length}; leave them out" in caplog.text
-
-
-def test_a_discount_by_token_is_named_where_no_critic_learns(caplog):
-    load_settings(["algorithm.gamma=0.9"], preset="ppo")
-    assert not caplog.messages
-    load_settings(["algorithm.gamma=0.9"], preset="grpo")
-    assert "options_without_effect algorithm.gamma; leave them out" in caplog.text
-
-
-def test_nothing_is_said_of_what_verl_has_anyway(caplog):
-    load_settings({"data.return_raw_chat": True, "data.truncation": "error", "reward_model.enable": False})
-    load_settings(["actor_rollout_ref.rollout.do_sample=true", "data.filter_overlong_prompts=false"])
-    assert not caplog.messages
 
 
 def test_groups_may_be_left_out_by_their_rewards():

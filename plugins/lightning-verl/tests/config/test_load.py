@@ -81,7 +81,6 @@ def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
                 "call_discount": 0.5,
                 "on_failure": -1,
                 "reward_weights": {"right": 1.0, "short": -0.5},
-                "backend": "openai",
             },
         }
     )
@@ -89,7 +88,6 @@ def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
     assert (learning.level, learning.max_prompt_length, learning.max_response_length) == ("trajectory", 100, 8192)
     assert (learning.credit, learning.call_discount, learning.on_failure) == ("discounted", 0.5, -1.0)
     assert learning.reward_weights == {"right": 1.0, "short": -0.5}
-    assert settings.own.backend == "openai"
     assert "agentlightning" not in settings.verl
 
 

@@ -13,13 +13,13 @@ import random
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lightning_tokens.generator import Generator
+from lightning_tokens.testing import letter_tasks, say_letters
 from lightning_verl import VERL
 from transformers import AutoTokenizer
 
@@ -27,36 +27,14 @@ from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
 
 
-def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
-    """Call the model as any program does: over HTTP, without a word about sampling."""
-    body = {"model": llm.model, "messages": messages, "max_tokens": 12}
-    headers = {"content-type": "application/json"}
-    if llm.api_key is not None:
-        headers["authorization"] = f"Bearer {llm.api_key}"
-    request = urllib.request.Request(f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as response:
-        return str(json.load(response)["choices"][0]["message"]["content"])
-
-
-def converse(task: Mapping[str, Any], llm: LLM, turns: int = 2) -> float:
-    """Talk for some turns; return the share of the letter a in what the model said."""
-    messages = [{"role": "user", "content": f"say the letter a please {task['number']}"}]
-    said = ""
-    for _ in range(turns):
-        text = ask(llm, messages)
-        said += text
-        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "say the letter a please"}]
-    return said.count("a") / max(len(said), 1)
-
-
 @rollout
 def good(task: dict[str, Any], llm: LLM) -> float:
-    return converse(task, llm)
+    return say_letters(task, llm)
 
 
 @rollout
 def flaky(task: dict[str, Any], llm: LLM) -> float:
-    reward = converse(task, llm)
+    reward = say_letters(task, llm)
     if random.random() < 0.3 and task["number"] >= 0:  # those of the test are to tell something
         raise RuntimeError("the agent broke")
     return reward
@@ -64,7 +42,7 @@ def flaky(task: dict[str, Any], llm: LLM) -> float:
 
 @rollout
 def uneven(task: dict[str, Any], llm: LLM) -> float:
-    return converse(task, llm, turns=random.randint(1, 3))
+    return say_letters(task, llm, turns=random.randint(1, 3))
 
 
 AGENTS = {"good": good, "flaky": flaky, "uneven": uneven}
@@ -158,9 +136,9 @@ def main(options: Sequence[str] | None = None) -> None:
     try:
         result = trainer.fit(
             AGENTS[given.agent],
-            [{"number": number} for number in range(given.tasks)],
-            val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
-            test_dataset=[{"number": number} for number in range(-given.test_tasks, 0)] or None,
+            letter_tasks(0, given.tasks),
+            val_dataset=letter_tasks(0, given.val_tasks) or None,
+            test_dataset=letter_tasks(-given.test_tasks, 0) or None,
         )
     finally:
         asyncio.run(trainer.store.aclose())

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from lightning_verl.checkpoints import bytes_of
-from lightning_verl.config import load_settings
 from safetensors.numpy import load_file
 from watched import Ran, train
 
@@ -208,13 +206,9 @@ def test_in_bf16_a_critic_learns_and_agents_may_fail(ran: dict[str, Ran]) -> Non
     assert part.end["metrics"].keys() >= {"test_reward_initial", "test_reward"}
 
 
-def test_the_best_checkpoint_and_the_newest_are_kept_and_take_what_was_said(ran: dict[str, Ran], model: str) -> None:
+def test_the_best_checkpoint_and_the_newest_are_kept(ran: dict[str, Ran]) -> None:
     part = ran["bf16"]
     rewards = dict(zip((1, 2, 3), column(part, "val/reward"), strict=True))
     best = max((1, 2), key=lambda step: (rewards[step], step))
     folder = Path(part.end["best"]).parents[2]
     assert {path.name for path in folder.glob("global_step_*")} == {f"global_step_{best}", "global_step_3"}
-    taken = sum(path.stat().st_size for path in (folder / "global_step_3").rglob("*") if path.suffix != ".json")
-    config = load_settings({"actor_rollout_ref.model.path": model}, preset="ppo").verl
-    config.critic.enable = True
-    assert bytes_of(config) == pytest.approx(taken, rel=0.15)

@@ -1,4 +1,10 @@
-"""verl's trainer, with rollouts from the store and advantages for whole rollouts."""
+"""verl's trainer, with rollouts from the store and advantages for whole rollouts.
+
+verl promises nothing of what is used here and in `queue`, so another version of it means reading both again. They were
+read against verl 0.9.1 and TransferQueue 0.1.11. Also to be read: the file of its defaults in `config`, the forms of
+its checkpoints in `lora`, `checkpoints` and `rules.servable_folder`, what its servers answer in `engine` and `tools`,
+its pools in `cluster`, and what its workers find by name in `cpu`, `hf` and `workers`.
+"""
 
 import asyncio
 import copy
@@ -31,17 +37,18 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean, load_object
+from lightning_verl.bridge import Enough
 from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
 from lightning_verl.config import WORKERS
-from lightning_verl.ending import Enough
 from lightning_verl.lora import write_adapter
-from lightning_verl.outcome import Parts
+from lightning_verl.queue import StoredRows, filter_by_lessons, write_fields
 from lightning_verl.rules import ADAPTER, servable_folder
-from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Base
+
+    from lightning_verl.training import Training
 else:
     _Base = object
 
@@ -152,7 +159,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     global_steps: int
 
-    def __init__(self, config: DictConfig, lightning: Parts) -> None:
+    def __init__(self, config: DictConfig, lightning: "Training") -> None:
         self.lightning = lightning
         self._is_training = False
         self._fetched = (0, 0)
@@ -253,10 +260,10 @@ class LightningMixin(_Base):  # type: ignore[misc]
             if servable_folder(self.config) == f"actor/{ADAPTER}":
                 write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
-        self.lightning.bridge.call(self.lightning.outcome.save(self.global_steps))
+        self.lightning.bridge.call(self.lightning.save(self.global_steps))
         keep = [trainer.max_actor_ckpt_to_keep, *([trainer.max_critic_ckpt_to_keep] if self.use_critic else [])]
         folder = Path(trainer.default_local_dir)
-        remove_older(folder, newest=self.global_steps, keep=None if self.lightning.keeps_best else keep)
+        remove_older(folder, newest=self.global_steps, keep=None if self.lightning.settings.keeps_best else keep)
 
     @property
     def has_more_to_keep(self) -> bool:
@@ -322,7 +329,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         # verl saves the last step by itself where `total_training_steps` ends the run, and not where the epochs do.
         is_last = self.global_steps // self.steps_per_epoch >= self.config.trainer.total_epochs
         frequency = self.config.trainer.test_freq
-        is_candidate = self.lightning.keeps_best and frequency > 0 and self.global_steps % frequency == 0
+        is_candidate = self.lightning.settings.keeps_best and frequency > 0 and self.global_steps % frequency == 0
         is_due = self.lightning.schedule.is_due() or is_last or is_candidate
         if is_due and self._is_unsaved:  # before the servers wake, and take their memory
             with marked_timer("save_checkpoint", self.timing_raw, color="green"):
@@ -424,7 +431,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _validate(self) -> dict[str, float]:
         try:
-            metrics = self.lightning.bridge.call(self.lightning.outcome.validate(self.global_steps))
+            metrics = self.lightning.bridge.call(self.lightning.validate(self.global_steps))
         except Enough:
             if self._is_training:  # the step's other metrics are reported before the end
                 return {}
