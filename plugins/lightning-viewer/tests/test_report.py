@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from lightning_viewer.collect import collect
-from lightning_viewer.redaction import redacted
-from lightning_viewer.report import render
+from lightning_viewer.report import redacted, render
 from lightning_viewer.terminal import print_rollout
 from live_stores import converse
 from rich.console import Console
