@@ -21,6 +21,7 @@ from lightning_core.algorithm.base import Conclusion
 from lightning_core.errors import RunFolderError, first_fault
 from lightning_core.runs.result import FitResult, RunStatus
 from lightning_core.secrets import hide_keys_in
+from lightning_core.texts import shortened
 from lightning_core.types.text import well_formed_value
 
 
@@ -289,7 +290,7 @@ def _ask_git(folder: Path, *arguments: str) -> str | None:
 
 
 MAX_CHARACTERS = 40
-"""A longer value is not shown."""
+"""How much of a value is shown."""
 
 
 def changes_since(before: Origin, now: Origin) -> list[str]:
@@ -322,16 +323,11 @@ def _config_changes(place: str, before: Any, now: Any, defaults: Any) -> Iterato
             old = before.get(key) if key in before else default
             yield from _config_changes(f"{place}.{key}" if place else key, old, now.get(key), default)
     elif before != now:
-        words = f"{_show(before)} → {_show(now)}"
-        yield f"{place} {words}" if len(words) <= 2 * MAX_CHARACTERS and _is_plain(before, now) else place
-
-
-def _is_plain(*values: Any) -> bool:
-    return all(value is None or (isinstance(value, str | int | float) and "\n" not in str(value)) for value in values)
+        yield f"{place} {_show(before)} → {_show(now)}"
 
 
 def _show(value: Any) -> str:
-    return "unset" if value is None else str(value)
+    return "unset" if value is None else shortened(value, MAX_CHARACTERS)
 
 
 def _file_changes(before: Origin) -> Iterator[str]:

@@ -19,10 +19,10 @@ def origin(**fields: Any) -> Origin:
     [
         ({"n_runners": 8}, {"n_runners": 8}, []),
         ({"n_runners": 8}, {"n_runners": 16}, ["n_runners 8 → 16"]),
-        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": None, "d": True}}}, ["a.b.c 1 → unset", "a.b.d unset → True"]),
-        ({"prompt": "one\ntwo"}, {"prompt": "one"}, ["prompt"]),
-        ({"train_dataset": [1, 2]}, {"train_dataset": [1]}, ["train_dataset"]),
-        ({"x": "y" * 100}, {"x": "z"}, ["x"]),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": None, "d": True}}}, ["a.b.c 1 → unset", "a.b.d unset → true"]),
+        ({"prompt": "one\ntwo"}, {"prompt": "one"}, ["prompt one two → one"]),
+        ({"train_dataset": [1, 2]}, {"train_dataset": [1]}, ["train_dataset [1, 2] → [1]"]),
+        ({"x": "y" * 100}, {"x": "z"}, [f"x {'y' * 39}… → z"]),
         ({"hooks": ("a",)}, {"hooks": ["a"]}, []),
     ],
 )
@@ -39,7 +39,7 @@ def test_an_option_that_a_newer_version_adds_is_not_a_change_at_its_default() ->
         ({"stops": True, "store": {"check": True, "path": "b.db"}}, []),
         (
             {"stops": False, "store": {"check": False, "path": "b.db"}},
-            ["store.check True → False", "stops True → False"],
+            ["store.check true → false", "stops true → false"],
         ),
     ]:
         assert changes_since(before, origin(config=now, defaults=defaults)) == changes
