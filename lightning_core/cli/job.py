@@ -14,7 +14,7 @@ from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import show_warnings
 from lightning_core.cli.display import announce, reporting, write_result
 from lightning_core.cli.options import runs_root, with_runs_dir
-from lightning_core.config import Job, default_values, load_job, resolved_values
+from lightning_core.config import Job, load_job, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
@@ -47,7 +47,6 @@ def job_origin(config_file: Path, job: Job, overrides: Iterable[str]) -> Origin:
         config_file=config_file,
         overrides=[_without_secret(each) for each in overrides],
         config=config,
-        defaults=default_values(job),
         seed=algorithm.get("seed"),
         data_files=_data_files(job, config_file.resolve().parent),
     )

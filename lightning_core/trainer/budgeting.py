@@ -127,24 +127,6 @@ SAVE_SECONDS = 1.0
 _INTERRUPTED_SECONDS = 1.5
 """How long it may take when it is interrupted while it ends."""
 
-_TWICE = "budget is given to the trainer and to its llm_proxy; say it in one place"
-
-
-def budget_of(llm_proxy: Any, budget: object) -> tuple[Any, Any]:
-    """Take the budget out of the options of a proxy, where it stands there: it is each run's, wherever it is said.
-
-    Returns:
-        The proxy without it, and the budget.
-
-    Raises:
-        ConfigError: When there are two.
-    """
-    if not isinstance(llm_proxy, Mapping) or llm_proxy.get("budget") is None:
-        return llm_proxy, budget
-    if budget is not None:
-        raise ConfigError(_TWICE)
-    return {name: value for name, value in llm_proxy.items() if name != "budget"}, llm_proxy["budget"]
-
 
 def check_budget(
     spec: Budget | Mapping[str, Any] | None, proxy: ModelProxy | None
@@ -161,7 +143,7 @@ def check_budget(
     budget = Budget.of(spec)
     if proxy is not None and proxy.budget is not None:
         if budget is not None and budget is not proxy.budget:
-            raise ConfigError(_TWICE)
+            raise ConfigError("budget is given to the trainer and to its llm_proxy; say it in one place")
         return proxy.budget
     if budget is None:
         return None

@@ -35,7 +35,7 @@ from lightning_core.runs.retention import Retention
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.tracer import Tracer
-from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, budget_of, check_budget
+from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, check_budget
 from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnerFactory, RunnersSide
@@ -187,14 +187,9 @@ class Trainer:
         self.runner = self.make_runner()
         """A runner as those are that run the agent; each of them is made anew."""
         self._check_runner()
-        self.llm_proxy: ModelProxy | None = None
+        self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
         """The model proxy, or None."""
-        if llm_proxy is not None:
-            llm_proxy, budget = budget_of(llm_proxy, budget)
-            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
-        self._budget = None
-        if budget is not None or self.llm_proxy is not None:
-            self._budget = check_budget(budget, self.llm_proxy)
+        self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)] if loggers else []
         self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)

@@ -278,10 +278,6 @@ class Aggregates:
         # An older version whose equal was made again later, from one of its own descendants, keeps its place.
         return next((parent for parent in parents if parent is not None and parent < number), None)
 
-    def versions_named(self, beginning: str) -> set[int]:
-        """Return the numbers of the versions with an id that begins so."""
-        return {number for each, number in self._numbers.items() if each.startswith(beginning)}
-
     @property
     def version_count(self) -> int:
         """How many distinct versions of the resources there are."""

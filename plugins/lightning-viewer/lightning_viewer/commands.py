@@ -98,11 +98,10 @@ def show(
 
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
-    from lightning_core.runs.recording import read_best
     from lightning_core.runs.stored import copied, find
     from lightning_viewer.reading import read_aggregates
     from lightning_viewer.report import REPORT_FILE
-    from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
+    from lightning_viewer.terminal import print_failed, print_rollout, print_rollouts
 
     if rollout is not None and (as_json or failed):
         raise click.UsageError(f"{'--json' if as_json else '--failed'} is about the run; leave ROLLOUT out")
@@ -137,8 +136,9 @@ def show(
         if failed:
             print_failed(console, known, limit=limit)
         else:
-            print_before_and_after(console, known, folder.run_id, best=read_best(folder.best_file), limit=limit)
             print_rollouts(console, known, limit=limit)
+            if known.version_count > 1 and folder.best_file.is_file():
+                console.print(f"what a better version changed: agl compare {folder.run_id}:first {folder.run_id}:best")
 
     asyncio.run(print_it())
 
@@ -154,8 +154,7 @@ def show(
 def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path | None) -> None:
     """Compare two runs sample by sample, with intervals.
 
-    Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best, v2 or
-    the beginning of a resources id.
+    Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best or v2.
 
     \b
     Example:

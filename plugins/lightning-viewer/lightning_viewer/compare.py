@@ -48,8 +48,8 @@ def side_of(known: Aggregates, run_id: str, version: str | None = None, *, best:
     Args:
         known: What is known of the run.
         run_id: The run's id.
-        version: `first`, `best`, `v2`, or the beginning of a resources id. None for the best version; where the run
-            names none, or has not tried it, for the newest one that was tried.
+        version: `first`, `best` or `v2`. None for the best version; where the run names none, or has not tried it, for
+            the newest one that was tried.
         best: The best resources of the run, where it names any.
 
     Raises:
@@ -63,22 +63,14 @@ def side_of(known: Aggregates, run_id: str, version: str | None = None, *, best:
         number = 0
     elif version == "best" and best_number is not None:
         number = best_number
+    elif version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= known.version_count:
+        number = int(version[1:]) - 1
     else:
-        number = _numbered(version, known, run_id=run_id)
+        count = known.version_count
+        has = "has no resources" if count == 0 else f"has v1 to v{count}, first and, where it names one, best"
+        raise NotFound(f"run {run_id} has no version of its resources that {version!r} names; it {has}")
     is_best = number is not None and number == best_number
     return Side(run_id, known, None if number is None else number + 1, is_best)
-
-
-def _numbered(version: str, known: Aggregates, *, run_id: str) -> int:
-    count = known.version_count
-    if version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= count:
-        return int(version[1:]) - 1
-    found = known.versions_named(version) if version else set()
-    if len(found) == 1:
-        return found.pop()
-    has = "has no resources" if count == 0 else "has v1" if count == 1 else f"has v1 to v{count}"
-    what = f"{len(found)} versions of its resources" if found else "no version of its resources"
-    raise NotFound(f"run {run_id} has {what} that {version!r} names; it {has}, first and, where it names one, best")
 
 
 def compare(before: Side, after: Side) -> dict[str, Any]:
