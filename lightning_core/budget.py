@@ -72,8 +72,7 @@ class Budget:
         self._reached: Limit | None = None
         self._refused: Limit | None = None
         self._refusals = 0
-        self._listeners: list[Callable[[Limit], None]] = []
-        self._refusal_listeners: list[Callable[[Limit], None]] = []
+        self._refusal_listeners: list[Callable[[Limit], object]] = []
 
     @classmethod
     def of(cls, spec: "Budget | Mapping[str, Any] | None") -> "Budget | None":
@@ -96,9 +95,7 @@ class Budget:
     def reached(self) -> Limit | None:
         """Which limit is reached; None while calls may start. Stays what it was first."""
         with self._lock:
-            told = self._look()
-        self._tell(told)
-        return self._reached
+            return self._look()
 
     @property
     def used(self) -> dict[Limit, float]:
@@ -132,15 +129,7 @@ class Budget:
             if self._began is None:
                 self._began = self._clock()
 
-    def listen(self, listener: Callable[[Limit], None]) -> None:
-        """Call this with the limit, once, when one is reached; in the thread where that comes out."""
-        with self._lock:
-            self._listeners.append(listener)
-            reached = self._reached
-        if reached is not None:
-            listener(reached)
-
-    def listen_to_refusals(self, listener: Callable[[Limit], None]) -> Callable[[], None]:
+    def listen_to_refusals(self, listener: Callable[[Limit], object]) -> Callable[[], None]:
         """Call this with the limit when a call must not start, again and again; in the thread of the call.
 
         Returns:
@@ -157,8 +146,6 @@ class Budget:
                 self._used[name] = max(self._used[name], used.get(name, 0))
             self._unpriced_calls = max(self._unpriced_calls, unpriced_calls)
             self._earlier_seconds += max(0.0, used.get("seconds", 0.0) - self._elapsed())
-            told = self._look()
-        self._tell(told)
 
     def start_call(self, reserve: Reserve = NOTHING, *, on_room: Callable[[], object] | None = None) -> bool:
         """Count a call that is about to start, and reserve what it may use. Each call that starts ends with `end_call`.
@@ -176,13 +163,12 @@ class Budget:
         """
         self.start()
         with self._lock:
-            told = self._look()
-            refused = self._reached
+            refused = self._look()
             if refused is None and (lacking := self._lacking(reserve)) is not None:
                 if self._under_way and on_room is not None:
                     self._room_listeners.append(on_room)
                     return False
-                told = refused = self._reached = lacking
+                refused = self._reached = lacking
             if refused is None:
                 self._used["calls"] += 1
                 self._under_way += 1
@@ -190,12 +176,12 @@ class Budget:
             else:
                 self._refused = refused
                 self._refusals += 1
-        self._tell(told)
         if refused is not None:
             for listener in tuple(self._refusal_listeners):
                 listener(refused)
-            lacks = self.used[refused] < self.limits[refused]
-            raise BudgetExhausted(f"{self.in_words()}{_advice(reserve) if lacks else ''}")
+            used = self.used
+            advice = _advice(reserve) if used[refused] < self.limits[refused] else ""
+            raise BudgetExhausted(f"{self.whose} {in_words_of_end(refused, self.limits, used)}{advice}")
         return True
 
     def end_call(self, reserve: Reserve = NOTHING, *, tokens: int = 0, usd: float | None = None) -> None:
@@ -214,11 +200,10 @@ class Budget:
             self._used["tokens"] += tokens
             self._used["usd"] += usd or 0.0
             self._unpriced_calls += usd is None
-            told = self._look()
+            self._look()
             waiting, self._room_listeners = self._room_listeners, []
         for listener in waiting:
             listener()
-        self._tell(told)
 
     def status(self) -> dict[str, Any]:
         """Return how it stands, for programs."""
@@ -230,23 +215,12 @@ class Budget:
             "refusals": self._refusals,
         }
 
-    def in_words(self) -> str:
-        """Say how it stands."""
-        used = self.used
-        if self._reached is not None:
-            return f"{self.whose} {in_words_of_end(self._reached, self.limits, used)}"
-        stands = [f"{number(used[name])} of {number(limit)} {name}" for name, limit in self.limits.items()]
-        return f"budget: {', '.join(stands) or 'no limits'}"
-
     def _look(self) -> Limit | None:
-        """Return the limit that is reached just now. In the lock."""
-        if self._reached is not None:
-            return None
+        """Return the limit that is reached. In the lock."""
         for name, limit in self.limits.items():
-            if (self._elapsed() if name == "seconds" else self._used[name]) >= limit:
+            if self._reached is None and (self._elapsed() if name == "seconds" else self._used[name]) >= limit:
                 self._reached = name
-                return name
-        return None
+        return self._reached
 
     def _lacking(self, reserve: Reserve) -> Limit | None:
         """Return the limit that leaves too little for a call just now. In the lock."""
@@ -260,11 +234,6 @@ class Budget:
 
     def _elapsed(self) -> float:
         return self._earlier_seconds + (0.0 if self._began is None else self._clock() - self._began)
-
-    def _tell(self, reached: Limit | None) -> None:
-        if reached is not None:
-            for listener in tuple(self._listeners):
-                listener(reached)
 
 
 def _advice(reserve: Reserve) -> str:

@@ -11,14 +11,11 @@ from lightning_core.errors import BudgetExhausted, ConfigError
 
 def test_no_call_starts_beyond_the_limit_of_calls() -> None:
     budget = Budget(calls=2)
-    told: list[str] = []
-    budget.listen(told.append)
     budget.start_call()
     budget.start_call()
     assert budget.reached == "calls"
     with pytest.raises(BudgetExhausted, match=r"the run's budget of 2 calls is used up \(2 calls by now\)"):
         budget.start_call()
-    assert told == ["calls"]
     assert budget.used["calls"] == 2
 
 
@@ -56,15 +53,6 @@ def test_the_time_is_over_also_where_another_limit_was_reached_before() -> None:
     assert not Budget(calls=1).is_time_over
 
 
-def test_a_listener_that_comes_late_is_told_at_once() -> None:
-    budget = Budget(calls=1)
-    budget.start_call()
-    assert budget.reached == "calls"
-    told: list[str] = []
-    budget.listen(told.append)
-    assert told == ["calls"]
-
-
 def test_threads_share_it_exactly() -> None:
     budget = Budget(calls=1000)
     started: list[int] = []
@@ -98,15 +86,6 @@ def test_threads_share_it_exactly() -> None:
 def test_a_wrong_budget_is_named(spec: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Budget.of(spec)
-
-
-def test_a_budget_says_how_it_stands() -> None:
-    budget = Budget(usd=5, calls=10)
-    budget.start_call()
-    budget.end_call(usd=0.5)
-    assert budget.in_words() == "budget: 0.5 of 5 usd, 1 of 10 calls"
-    assert Budget.of(None) is None
-    assert Budget.of(budget) is budget
 
 
 def test_a_call_that_other_calls_leave_too_little_waits_for_them() -> None:

@@ -19,7 +19,7 @@ from lightning_core.cli.console import plain_console, show_warnings, stdout_for_
 from lightning_core.cli.display import announce, reporting, write_result
 from lightning_core.cli.options import RunOptions, runs_root, with_runs_dir
 from lightning_core.cli.run_report import load_run, print_run, run_record
-from lightning_core.config import Job, default_values, load_job, resolved_config, resolved_values
+from lightning_core.config import Job, load_job, resolved_config, resolved_values
 from lightning_core.config.files import read_yaml
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display
@@ -56,7 +56,6 @@ def job_origin(config_file: Path, job: Job, overrides: Iterable[str]) -> Origin:
         config_file=config_file,
         overrides=[_without_secret(each) for each in overrides],
         config=config,
-        defaults=default_values(job),
         seed=algorithm.get("seed"),
         data_files=_data_files(job, config_file.resolve().parent),
     )

@@ -404,15 +404,6 @@ def resolved_values(job: Job) -> dict[str, Any]:
     return {key: _resolved(job, key) for key in keys}
 
 
-def default_values(job: Job) -> dict[str, Any]:
-    """Return what the keys of a config, and the options of its components, are where they are not set."""
-    options = {key: dict(each.defaults()) for key, each in job.options.items()}
-    fields = Config.model_fields.items()
-    return {
-        key: field.get_default(call_default_factory=True) for key, field in fields if not field.is_required()
-    } | options
-
-
 def _resolved(job: Job, key: str) -> Any:
     value = getattr(job.config, key)
     if key in COMPONENTS:

@@ -16,9 +16,8 @@ from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.display.panel import failure_words, panel, standing_words
 from lightning_core.runs import FitResult, RolloutCounts
-from lightning_core.runs.onlooker import Onlooker
 from lightning_core.runs.result import group_failures, pattern_of, print_report, print_summary
-from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.standing import Onlooker, Snapshot, Standing
 from lightning_core.texts import plain_console
 from lightning_core.types import Attempt, Rollout
 

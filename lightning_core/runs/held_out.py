@@ -18,7 +18,6 @@ from lightning_core.types import (
     NamedResources,
     ProxyLLM,
     Resource,
-    ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -199,7 +198,6 @@ async def measure_held_out(
     samples = samples_of(dataset)
     measure = partial(_mean_reward, store, samples, config)
     async with continued(store, "held out", of=len(samples)) as key:
-        latest = await _latest(store, key)
         initial_reward = None if initial is None else await measure(initial, key=key)
         if initial_reward is not None:
             report({"test_reward_initial": initial_reward})
@@ -207,9 +205,6 @@ async def measure_held_out(
             report({"test_reward": initial_reward})
         elif best is not None or initial is None:
             report({"test_reward": await measure(best, key=key)})
-        if latest is not None:
-            # A measurement changes nothing: what was the latest version is so again.
-            await store.update_resources(latest.resources_id, latest.resources)
 
 
 async def _mean_reward(
@@ -221,23 +216,15 @@ async def _mean_reward(
     key: str,
 ) -> float:
     request_id = f"{key}/{_digest(resources)}"
-    resources_id = await store_resources(store, resources, key=request_id)
+    versions = () if resources is None else await store.query_resources()
+    known = [each.resources_id for each in versions if each.resources == resources]
+    resources_id = known[0] if known else await store_resources(store, resources, key=request_id)
     batch = await run_batch(
         store, samples, mode="test", resources_id=resources_id, config=config, request_id=request_id
     )
     require_rewards([batch], step="the test on held-out samples")
     assert batch.mean_reward is not None
     return batch.mean_reward
-
-
-async def _latest(store: LightningStore, key: str) -> ResourcesUpdate | None:
-    """Return what was the latest version when the measurement began: before a kill, where it is continued."""
-    state = await store.load_state("held out/latest")
-    if isinstance(state, dict) and state["key"] == key:
-        return None if state["id"] is None else await store.get_resources_by_id(state["id"])
-    latest = await store.get_latest_resources()
-    await store.save_state("held out/latest", {"key": key, "id": None if latest is None else latest.resources_id})
-    return latest
 
 
 def _without_address(resource: Resource) -> Resource:

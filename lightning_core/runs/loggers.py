@@ -10,9 +10,8 @@ from typing import Any
 
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import LightningError
-from lightning_core.runs.onlooker import Onlooker
 from lightning_core.runs.result import USAGE_METRICS, RolloutCounts
-from lightning_core.runs.standing import Snapshot
+from lightning_core.runs.standing import Onlooker, Snapshot
 
 logger = logging.getLogger(__name__)
 

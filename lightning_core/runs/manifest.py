@@ -21,6 +21,7 @@ from lightning_core.algorithm.base import Conclusion
 from lightning_core.errors import RunFolderError, first_fault
 from lightning_core.runs.result import FitResult, RunStatus
 from lightning_core.secrets import hide_keys_in
+from lightning_core.texts import shortened
 from lightning_core.types.text import well_formed_value
 
 
@@ -72,8 +73,6 @@ class Origin(BaseModel):
     """What was set over the config file, each as `key=value`."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The resolved config: what was set, and the defaults of what was not."""
-    defaults: dict[str, Any] = Field(default_factory=dict, exclude=True)
-    """What the options of this version are where they are not set, by the same keys. Not kept."""
     seed: Any = None
     """The algorithm's, where it has one."""
     python: str = ""
@@ -182,7 +181,6 @@ def describe_origin(
     config_file: Path | None = None,
     overrides: Iterable[str] = (),
     config: Mapping[str, Any] | None = None,
-    defaults: Mapping[str, Any] | None = None,
     seed: Any = None,
     data_files: Iterable[Path] = (),
 ) -> Origin:
@@ -192,7 +190,6 @@ def describe_origin(
         config_file: Its config file; None where a program makes it.
         overrides: What is set over it, without secrets.
         config: The resolved config, without secrets.
-        defaults: The config where nothing is set.
         seed: The algorithm's.
         data_files: The files of its datasets.
 
@@ -205,7 +202,6 @@ def describe_origin(
         folder=str(Path.cwd()),
         overrides=list(overrides),
         config=hide_keys_in(well_formed_value(config or {})),
-        defaults=dict(defaults or {}),
         seed=seed,
         python=platform.python_version(),
         platform=platform.platform(),
@@ -289,49 +285,38 @@ def _ask_git(folder: Path, *arguments: str) -> str | None:
 
 
 MAX_CHARACTERS = 40
-"""A longer value is not shown."""
+"""How much of a value is shown."""
 
 
 def changes_since(before: Origin, now: Origin) -> list[str]:
     """Say what has changed, each in a few words: values of the config, files, versions, the repository.
 
-    What `before` does not know is not a change: a module may be loaded later, and a newer version has more options,
-    which are at their defaults. Another budget is not a change, either: so a run goes on that has used up its own.
+    A file or a version that `before` does not know is not a change: a module may be loaded later. Another budget is not
+    a change, either: so a run goes on that has used up its own.
     """
     return [
-        *_config_changes("", _as_json(before.config), _as_json(now.config), _as_json(now.defaults)),
+        *_config_changes("", _as_json(before.config), _as_json(now.config)),
         *_file_changes(before),
         *_version_changes(before, now),
-        *_git_changes(before.git, now.git),
+        *([] if before.git == now.git else [f"git: {_git_words(before.git)} → {_git_words(now.git)}"]),
     ]
 
 
 def _as_json(values: dict[str, Any]) -> Any:
     config = Origin.model_validate_json(Origin(config=values).model_dump_json()).config
-    proxy = config.get("llm_proxy")
-    if isinstance(proxy, dict):
-        config["llm_proxy"] = {name: value for name, value in proxy.items() if name != "budget"}
     return {name: value for name, value in config.items() if name != "budget"}
 
 
-def _config_changes(place: str, before: Any, now: Any, defaults: Any) -> Iterator[str]:
+def _config_changes(place: str, before: Any, now: Any) -> Iterator[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        defaults = defaults if isinstance(defaults, Mapping) else {}
         for key in dict.fromkeys([*before, *now]):
-            default = defaults.get(key)
-            old = before.get(key) if key in before else default
-            yield from _config_changes(f"{place}.{key}" if place else key, old, now.get(key), default)
+            yield from _config_changes(f"{place}.{key}" if place else key, before.get(key), now.get(key))
     elif before != now:
-        words = f"{_show(before)} → {_show(now)}"
-        yield f"{place} {words}" if len(words) <= 2 * MAX_CHARACTERS and _is_plain(before, now) else place
-
-
-def _is_plain(*values: Any) -> bool:
-    return all(value is None or (isinstance(value, str | int | float) and "\n" not in str(value)) for value in values)
+        yield f"{place} {_show(before)} → {_show(now)}"
 
 
 def _show(value: Any) -> str:
-    return "unset" if value is None else str(value)
+    return "unset" if value is None else shortened(value, MAX_CHARACTERS)
 
 
 def _file_changes(before: Origin) -> Iterator[str]:
@@ -350,11 +335,7 @@ def _version_changes(before: Origin, now: Origin) -> Iterator[str]:
             yield f"{distribution} {version} → {found or 'not installed'}"
 
 
-def _git_changes(before: Git | None, now: Git | None) -> Iterator[str]:
-    if before is None or now is None:
-        if before != now:
-            yield "git: a repository now" if before is None else "git: no repository any more"
-    elif before.commit != now.commit:
-        yield f"git commit {before.commit[:12]} → {now.commit[:12]}"
-    elif before.dirty != now.dirty:
-        yield "git: uncommitted changes" if now.dirty else "git: no uncommitted changes any more"
+def _git_words(git: Git | None) -> str:
+    if git is None:
+        return "no repository"
+    return f"{git.commit[:12]} with uncommitted changes" if git.dirty else git.commit[:12]

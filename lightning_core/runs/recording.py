@@ -158,15 +158,8 @@ class Recording:
         """Write down what the run is made of, and read what is known of it.
 
         Raises:
-            RunFolderError: When something cannot be read or written. Then it is closed.
+            RunFolderError: When something cannot be read or written.
         """
-        try:
-            self._begin(algorithm, store, origin, initial)
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self, algorithm: str, store: LightningStore, origin: Origin, initial: NamedResources | None) -> None:
         folder = self.folder
         own = folder.store_file.name if folder.store_file.exists() else None
         name = DURABLE if own else "memory" if isinstance(store, InMemoryLightningStore) else type(store).__name__
@@ -199,15 +192,11 @@ class Recording:
         """Write tasks that were made, so that a run that goes on has the same ones.
 
         Raises:
-            RunFolderError: When they cannot be written. Then it is closed.
+            RunFolderError: When they cannot be written.
         """
-        try:
-            for name, rows in datasets.items():
-                if isinstance(rows, TaskRows):
-                    write_atomically(kept_rows(self.folder.path, name), "".join(f"{json.dumps(row)}\n" for row in rows))
-        except BaseException:
-            self.close()
-            raise
+        for name, rows in datasets.items():
+            if isinstance(rows, TaskRows):
+                write_atomically(kept_rows(self.folder.path, name), "".join(f"{json.dumps(row)}\n" for row in rows))
 
     async def take_over(self, store: LightningStore) -> None:
         """Queue again what ran when the process before this one was killed.

@@ -228,15 +228,18 @@ class BudgetUse:
     proxy: str | None = None
     """The URL of the proxy that counts it by itself, for all who call it; None for the run's own budget."""
 
+    @classmethod
+    def of(cls, status: Mapping[str, Any], *, ended_by: str | None = None, proxy: str | None = None) -> "BudgetUse":
+        """Return what `Budget.status` says."""
+        return cls(status["limits"], status["used"], ended_by, status["unpriced_calls"], proxy)
+
     def __str__(self) -> str:
-        name = self.ended_by
-        whose = "the run's budget" if self.proxy is None else f"the budget of the proxy at {self.proxy},"
-        if name is not None:
-            words = f"{whose} {in_words_of_end(name, self.limits, self.used)}"
+        whose = "the run's budget" if self.proxy is None else f"the budget of the proxy at {self.proxy}"
+        if self.ended_by is not None:
+            words = f"{whose} {in_words_of_end(self.ended_by, self.limits, self.used)}"
         else:
             stands = [f"{number(self.used[each])} of {number(limit)} {each}" for each, limit in self.limits.items()]
-            of = "the budget" if self.proxy is None else f"the budget of the proxy at {self.proxy}"
-            words = f"used of {of}: {', '.join(stands) or 'no limits'}"
+            words = f"used of {whose}: {', '.join(stands) or 'no limits'}"
         if "usd" in self.limits and self.unpriced_calls:
             words += f"; {self.unpriced_calls:,} calls had no price, and count nothing in usd"
         return words

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -23,9 +23,6 @@ RECENT_FAILURES = 1000
 
 MIN_SHARED = 0.5
 """A version of the resources is compared with the best where they share so much of the samples of the best."""
-
-RATE_SECONDS = 30.0
-"""The rate is that of so many of the last seconds."""
 
 MIN_ENDED = 5
 """Nothing is said of how fast a run is, or how long it will take, before so many rollouts have ended."""
@@ -72,7 +69,7 @@ class Snapshot:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest value of each metric that was reported with a step."""
     rollouts_per_second: float | None = None
-    """How many ended in each of the last 30 seconds; None before five have, and after the end of the run."""
+    """How many have ended in a second; None before five have, and after the end of the run."""
     curve_of: str = ""
     """The metric that tells best whether the run gets better; empty before one was reported."""
     curve: Sequence[float] = ()
@@ -113,8 +110,6 @@ class Standing:
         self.expected_rollouts: int | None = None
         """How many rollouts the run will have at most, where that is known."""
         self._kept = RolloutCounts()
-        self._ends: deque[float] = deque()
-        """When rollouts ended, in the last `RATE_SECONDS`."""
         self._curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self._done = self._failed = self._retried = self._unrewarded = 0
         self._running: dict[str, str] = {}
@@ -180,9 +175,6 @@ class Standing:
             if rollout.status == "failed":
                 self._failed += 1
                 self._failures.append(rollout)
-            if has_succeeded or rollout.status == "failed":
-                self._ends.append(self._clock())
-                self._forget_old_ends()
             self._unrewarded += has_succeeded and reward is None
             if has_succeeded and reward is not None:
                 self._add_reward(rollout, reward)
@@ -257,15 +249,53 @@ class Standing:
         return elapsed / ended * left if left > 0 else None
 
     def _rate(self, elapsed: float) -> float | None:
-        if self._ended is not None or self._done + self._failed < MIN_ENDED or elapsed <= 0:
-            return None
-        self._forget_old_ends()
-        return len(self._ends) / min(elapsed, RATE_SECONDS)
+        ended = self._done + self._failed
+        return None if self._ended is not None or ended < MIN_ENDED or elapsed <= 0 else ended / elapsed
 
-    def _forget_old_ends(self) -> None:
-        since = self._clock() - RATE_SECONDS
-        while self._ends and self._ends[0] < since:
-            self._ends.popleft()
+
+class Onlooker:
+    """Hooks that know how a run stands.
+
+    Args:
+        standing: How it stands; None for a new one.
+    """
+
+    stays_with_algorithm = True
+    """It is told here of rollouts of runner processes, and is not sent to them."""
+
+    def __init__(self, standing: Standing | None = None) -> None:
+        self.standing = Standing() if standing is None else standing
+
+    def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> Awaitable[None] | None:
+        """Start the clock."""
+        self.standing.begin(run_id, kept)
+        return None
+
+    def lightning_rollout_start(self, attempt: Attempt) -> None:
+        """Count what runs."""
+        self.standing.attempt_began(attempt)
+
+    def lightning_rollout_end(
+        self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]
+    ) -> None:
+        """Count what ended."""
+        usage = self.standing.attempt_ended(rollout, attempt, reward, spans)
+        self._attempt_ended(rollout, attempt, reward, usage)
+
+    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> Awaitable[None] | None:
+        """Take over what the algorithm reports."""
+        self.standing.step_ended(step, metrics)
+        self._step_ended(step, metrics)
+        return None
+
+    def lightning_run_end(self, run_id: str, status: str) -> Awaitable[None] | None:
+        """Stop the clock."""
+        self.standing.end()
+        return None
+
+    def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None: ...
+
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None: ...
 
 
 class _Rewards:

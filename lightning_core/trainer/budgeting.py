@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lightning_core.adapter import genai
@@ -15,8 +16,13 @@ from lightning_core.runs.result import BudgetUse
 from lightning_core.store import LightningStore
 from lightning_core.types import Span
 
+logger = logging.getLogger(__name__)
+
 _STATUS = 402
 """The proxy's answer to such a call; HTTP's "Payment Required"."""
+
+_LAST_SECONDS = 1.0
+"""How long the last answer may hold up the end of a run."""
 
 
 def is_budget_error(error: BaseException) -> bool:
@@ -46,12 +52,6 @@ def _status(error: BaseException) -> Any:
             if isinstance(status := getattr(source, name, None), int):
                 return status
     return None
-
-
-logger = logging.getLogger(__name__)
-
-_LAST_SECONDS = 1.0
-"""How long the last answer may hold up the end of a run."""
 
 
 class BudgetElsewhere:
@@ -100,12 +100,11 @@ class BudgetElsewhere:
 
     async def look(self) -> None:
         """Ask the proxy whether it has kept a call from starting since `watching` began."""
-        if self._refusals_before is None or (said := await self._ask()) is None:
+        if self._refusals_before is None or (said := await self._ask()) is None or self._refusals_before is None:
             return
-        before = self._refusals_before
-        if before is not None and said["refusals"] > before:
+        if said["refusals"] > self._refusals_before:
             self._on_refusal(said["reached"])
-        elif before is not None:  # fewer than before are those of a proxy that was started again
+        else:  # fewer than before are those of a proxy that was started again
             self._refusals_before = said["refusals"]
 
     async def _ask(self) -> dict[str, Any] | None:
@@ -115,12 +114,7 @@ class BudgetElsewhere:
             logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, exc)
             return None
         if said is not None:
-            self.use = BudgetUse(
-                limits=said["limits"],
-                used=said["used"],
-                unpriced_calls=said["unpriced_calls"],
-                proxy=self._proxy.url,
-            )
+            self.use = BudgetUse.of(said, proxy=self._proxy.url)
         return said
 
 
@@ -132,24 +126,6 @@ SAVE_SECONDS = 1.0
 
 _INTERRUPTED_SECONDS = 1.5
 """How long it may take when it is interrupted while it ends."""
-
-_TWICE = "budget is given to the trainer and to its llm_proxy; say it in one place"
-
-
-def budget_of(llm_proxy: Any, budget: object) -> tuple[Any, Any]:
-    """Take the budget out of the options of a proxy, where it stands there: it is each run's, wherever it is said.
-
-    Returns:
-        The proxy without it, and the budget.
-
-    Raises:
-        ConfigError: When there are two.
-    """
-    if not isinstance(llm_proxy, Mapping) or llm_proxy.get("budget") is None:
-        return llm_proxy, budget
-    if budget is not None:
-        raise ConfigError(_TWICE)
-    return {name: value for name, value in llm_proxy.items() if name != "budget"}, llm_proxy["budget"]
 
 
 def check_budget(
@@ -167,7 +143,7 @@ def check_budget(
     budget = Budget.of(spec)
     if proxy is not None and proxy.budget is not None:
         if budget is not None and budget is not proxy.budget:
-            raise ConfigError(_TWICE)
+            raise ConfigError("budget is given to the trainer and to its llm_proxy; say it in one place")
         return proxy.budget
     if budget is None:
         return None
@@ -214,22 +190,13 @@ class BudgetOfRun:
         if self._elsewhere is not None and (self.budget is None or self._was_ended_elsewhere):
             use = self._elsewhere.use
             return None if use is None else replace(use, ended_by=self.ended_by)
-        if self.budget is None:
-            return None
-        return BudgetUse(
-            limits={str(name): limit for name, limit in self.budget.limits.items()},
-            used={str(name): number for name, number in self.budget.used.items()},
-            ended_by=self.ended_by,
-            unpriced_calls=self.budget.unpriced_calls,
-        )
+        return None if self.budget is None else BudgetUse.of(self.budget.status(), ended_by=self.ended_by)
 
     @asynccontextmanager
     async def counting(self, store: LightningStore) -> AsyncIterator[None]:
         """Count during the block, from what was used before in the same run; keep what is used in the store."""
-        budget = self.budget
-        loop = asyncio.get_running_loop()
-        if budget is not None or self._elsewhere is not None:
-            self._used_up = loop.create_future()
+        budget, loop = self.budget, asyncio.get_running_loop()
+        self._used_up = loop.create_future()
         if budget is None:
             yield
             return
@@ -237,11 +204,7 @@ class BudgetOfRun:
         if isinstance(kept, dict):
             budget.restore(kept["used"], unpriced_calls=kept["unpriced_calls"])
         budget.start()
-
-        def tell(limit: Limit) -> None:
-            loop.call_soon_threadsafe(self._settle, limit)
-
-        stop_listening = budget.listen_to_refusals(tell)
+        stop_listening = budget.listen_to_refusals(lambda limit: loop.call_soon_threadsafe(self._settle, limit))
         tasks = [asyncio.create_task(self._keep(store), name="budget")]
         if "seconds" in budget.limits:
             tasks.append(asyncio.create_task(self._watch_time(), name="time of the budget"))
@@ -260,7 +223,7 @@ class BudgetOfRun:
         if self._elsewhere is None:
             yield
             return
-        async with self._elsewhere.watching(self._end_elsewhere):
+        async with self._elsewhere.watching(partial(self._settle, elsewhere=True)):
             yield
 
     async def spend(self, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool, end_seconds: float) -> None:
@@ -276,10 +239,8 @@ class BudgetOfRun:
             BudgetExhausted: When the budget has ended it.
             Exception: What it raised.
         """
-        if self._used_up is None:
-            await work()
-            return
-        task = asyncio.ensure_future(_awaited(work))
+        assert self._used_up is not None
+        task = asyncio.ensure_future(work())
         try:
             await asyncio.wait((task, self._used_up), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -316,22 +277,17 @@ class BudgetOfRun:
             )
             return
         error = None if task.cancelled() else task.exception()
-        if error is not None and (
-            isinstance(error, AlgorithmError) or self._was_ended_elsewhere or is_budget_error(error)
-        ):
-            # It has seen the result of the refused calls before it heard of the budget: NoRewards, or the refusal of a
-            # call of its own, which is all that a plain one hears. Of a budget elsewhere it hears last.
-            logger.warning("lightning.budget_ended_algorithm", exc_info=error)
-        elif error is not None:
+        if error is None:
+            return
+        if not (isinstance(error, AlgorithmError) or self._was_ended_elsewhere or is_budget_error(error)):
             raise error
+        # It has seen the result of the refused calls before it heard of the budget: NoRewards, or the refusal of a
+        # call of its own, which is all that a plain one hears. Of a budget elsewhere it hears last.
+        logger.warning("lightning.budget_ended_algorithm", exc_info=error)
 
-    def _end_elsewhere(self, limit: Limit) -> None:
+    def _settle(self, limit: Limit, *, elsewhere: bool = False) -> None:
         if self._used_up is not None and not self._used_up.done():
-            self._was_ended_elsewhere = True
-            self._settle(limit)
-
-    def _settle(self, limit: Limit) -> None:
-        if self._used_up is not None and not self._used_up.done():
+            self._was_ended_elsewhere = elsewhere
             self._used_up.set_result(limit)
 
     async def _watch_time(self) -> None:
@@ -354,7 +310,3 @@ class BudgetOfRun:
         assert self.budget is not None
         used = self.budget.used
         await store.save_state(STATE, {"used": used, "unpriced_calls": self.budget.unpriced_calls})
-
-
-async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
-    await work()

@@ -34,9 +34,9 @@ from lightning_core.runs.retention import Retention
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.tracer import Tracer
-from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, budget_of, check_budget
+from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, check_budget
 from lightning_core.trainer.proxies import make_proxy
-from lightning_core.trainer.run import Run, RunParts
+from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
@@ -171,7 +171,12 @@ class Trainer:
             if strategy is None and port is None
             else self._build("strategies", _strategy_form(strategy, port), ExecutionStrategy, sizes)
         )
-        self._check_strategy(n_runners, is_named=isinstance(strategy, Mapping) and "name" in strategy)
+        has = getattr(self.strategy, "n_runners", n_runners)
+        if n_runners not in (None, has):
+            warnings.warn(
+                f"n_runners={n_runners} has no effect: the strategy was given with n_runners={has}; leave it out",
+                stacklevel=3,
+            )
         self.port = port
         if port is not None and not hasattr(self.strategy, "server_port"):
             name = type(self.strategy).__name__
@@ -181,19 +186,14 @@ class Trainer:
         self.runner = self.make_runner()
         """A runner as those are that run the agent; each of them is made anew."""
         self._check_runner()
-        self.llm_proxy: ModelProxy | None = None
+        self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
         """The model proxy, or None."""
-        if llm_proxy is not None:
-            llm_proxy, budget = budget_of(llm_proxy, budget)
-            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
-        self._budget = None
-        if budget is not None or self.llm_proxy is not None:
-            self._budget = check_budget(budget, self.llm_proxy)
+        self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)] if loggers else []
         self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
-        self._progress = _checked_progress(progress)
+        self._progress = progress
         self._first_run_id: str | None = None
         self._run_dir = run_dir
         self._has_store = store is not None
@@ -323,10 +323,14 @@ class Trainer:
         progress = self._progress
         if progress is False or (progress is None and not is_watched()):
             return None
-        from lightning_core.display.live import display_here  # late: rich takes time
+        from lightning_core.display.live import Display, display_here  # late: rich takes time
 
-        if isinstance(progress, bool) or progress is None:
+        if progress is None or progress is True:
             return display_here(always=progress is True)
+        if not isinstance(progress, Display):
+            raise InvalidComponent(
+                f"progress is {progress!r}; give True, False, None or a lightning_core.display.live.Display"
+            )
         return progress
 
     def _next_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Run:
@@ -365,24 +369,22 @@ class Trainer:
         retention = None if self.keep_spans is None else Retention(store, self.keep_spans)
         hooks = self.hooks.also(*(each for each in (first, elsewhere, retention, display) if each is not None))
         return Run(
-            RunParts(
-                trainer=self,
-                algorithm=algorithm,
-                **datasets,
-                initial_resources=self.initial_resources,
-                rollout_config=self.rollout_config,
-                adapter=self.adapter,
-                store=store,
-                strategy=self.strategy,
-                runners=self.runners_side(agent, hooks),
-                hooks=hooks,
-                first=first,
-                proxy=proxy,
-                budget=None if limits is None and elsewhere is None else BudgetOfRun(limits, elsewhere=elsewhere),
-                recording=self.recording,
-                display=display,
-                name=name,
-            )
+            trainer=self,
+            algorithm=algorithm,
+            **datasets,
+            initial_resources=self.initial_resources,
+            rollout_config=self.rollout_config,
+            adapter=self.adapter,
+            store=store,
+            strategy=self.strategy,
+            runners=self.runners_side(agent, hooks),
+            hooks=hooks,
+            first=first,
+            proxy=proxy,
+            budget=None if limits is None and elsewhere is None else BudgetOfRun(limits, elsewhere=elsewhere),
+            recording=self.recording,
+            display=display,
+            name=name,
         )
 
     def _fit(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> FitResult:
@@ -410,28 +412,17 @@ class Trainer:
         with self._lock:
             if self._is_running:
                 raise LightningError("this trainer runs already; make another Trainer for a run beside it")
-            run = self._next_run(agent, algorithm, datasets)
             self._is_running = True
         try:
-            yield run
+            run = self._next_run(agent, algorithm, datasets)
+            try:
+                yield run
+            finally:
+                self.result = run.result
         finally:
-            self.result = run.result
             if self.recording is not None:
                 self.recording.close()
             self._is_running = False
-
-    def _check_strategy(self, n_runners: int | None, *, is_named: bool) -> None:
-        has = getattr(self.strategy, "n_runners", n_runners)
-        if n_runners is None or has == n_runners:
-            return
-        if is_named:
-            raise InvalidComponent(
-                f"n_runners is {n_runners}, but the strategy was given with n_runners={has}; say it in one place"
-            )
-        warnings.warn(
-            f"n_runners={n_runners} has no effect: the strategy was given with n_runners={has}; leave it out",
-            stacklevel=4,
-        )
 
     def _check_runner(self) -> None:
         """Make a runner, so that a wrong one is known before a run starts."""
@@ -480,18 +471,6 @@ def _strategy_form(strategy: object, port: int | None) -> object:
 def is_watched() -> bool:
     """Whether somebody sees what is shown: stderr is a terminal, or this runs in a notebook."""
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
-
-
-def _checked_progress(progress: "bool | Display | None") -> "bool | Display | None":
-    if progress is None or isinstance(progress, bool):
-        return progress
-    from lightning_core.display.live import Display  # late: rich takes time
-
-    if not isinstance(progress, Display):
-        raise InvalidComponent(
-            f"progress is {progress!r}; give True, False, None or a lightning_core.display.live.Display"
-        )
-    return progress
 
 
 def _check_prompts(resources: NamedResources | None) -> None:

@@ -278,11 +278,9 @@ interface Heard {
 
 /** What a server's stream of events says. */
 interface News {
-  revision?: number;
-  rollouts?: string[] | null;
-  run?: boolean;
-  age?: number | null;
-  failure?: string | null;
+  revision: number;
+  age: number | null;
+  failure: string | null;
 }
 
 interface Listener {

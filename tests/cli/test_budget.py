@@ -179,4 +179,4 @@ def test_calls_before_a_kill_count_after_it_and_a_run_goes_on_with_more(engine: 
     # A larger budget is not a change that has to be forced.
     more = process("resume", folder.run_id, "--set", "budget.calls=6")
     assert (more.returncode, len(engine.received)) == (0, 6), more.stderr
-    assert "  used of the budget: 6 of 6 calls\n" in more.stdout
+    assert "  used of the run's budget: 6 of 6 calls\n" in more.stdout

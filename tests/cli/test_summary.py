@@ -133,7 +133,7 @@ def test_which_limit_ended_a_run_is_told() -> None:
     )
     assert more_budget(ended) == " --set budget.usd=MORE (more than 5)"
     left = BudgetUse(limits, used)
-    assert printed(result_with(budget=left))[2] == "  used of the budget: 5.02 of 5 usd, 60 of 100 seconds"
+    assert printed(result_with(budget=left))[2] == "  used of the run's budget: 5.02 of 5 usd, 60 of 100 seconds"
     assert more_budget(left) == more_budget(None) == ""
     assert result_record(result_with(budget=ended))["budget"]["ended_by"] == "usd"
 

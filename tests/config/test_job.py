@@ -156,10 +156,6 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
             ":5: heartbeat_interval is -1",
         ),
         (
-            "algorithm: baseline\nn_runners: 2\nstrategy: {name: local, n_runners: 3}",
-            ":4: n_runners is 2, but the strategy was given with n_runners=3; say it in one place",
-        ),
-        (
             "algorithm: baseline\ninitial_resources:\n  p:\n    resource_type: prompt_template\n    template: '{a.b}'",
             ":4: initial_resources: p: template field {a.b} is not a plain name",
         ),

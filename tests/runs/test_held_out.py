@@ -76,19 +76,9 @@ async def test_no_samples_are_an_error() -> None:
         await measure_held_out(InMemoryLightningStore(), [], initial=None, best=None, report=lambda metrics: None)
 
 
-async def test_a_measurement_leaves_the_latest_resources_as_they_were() -> None:
+async def test_measurement_that_was_killed_is_continued_and_changes_no_resources() -> None:
     store = InMemoryLightningStore()
-    tuned = await store.add_resources(prompt("7"))
-    async with running(store):
-        await measure_held_out(store, [1.0], initial=prompt("1"), best=prompt("2"), report=lambda metrics: None)
-    latest = await store.get_latest_resources()
-    assert latest is not None
-    assert (latest.resources_id, latest.resources) == (tuned.resources_id, prompt("7"))
-
-
-async def test_measurement_that_was_killed_is_continued_and_the_latest_resources_are_put_back() -> None:
-    store = InMemoryLightningStore()
-    latest = await store.add_resources(prompt("9"))
+    versions = [await store.add_resources(prompt(each)) for each in ("1", "2", "9")]
     reports: list[dict[str, float]] = []
 
     async def measure(stop_at: str | None = None) -> None:
@@ -107,9 +97,8 @@ async def test_measurement_that_was_killed_is_continued_and_the_latest_resources
         await measure()
         assert len(await store.query_rollouts()) == 8  # a measurement that came to its end is made anew
     assert reports == [{"test_reward_initial": 1.5}, *[{"test_reward_initial": 1.5}, {"test_reward": 3.0}] * 2]
-    newest = await store.get_latest_resources()
-    assert newest is not None
-    assert newest.resources_id == latest.resources_id
+    assert list(await store.query_resources()) == versions
+    assert await store.get_latest_resources() == versions[-1]
 
 
 async def test_a_broken_reward_counts_as_none_when_a_run_is_compared() -> None:

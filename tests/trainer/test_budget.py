@@ -85,7 +85,7 @@ async def test_a_run_that_needs_just_its_budget_succeeds(engine: FakeEngine) -> 
     trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)}, budget={"calls": 4})
     result = await trainer.fit_async(ask, [1, 2, 3, 4])
     assert result.status == "succeeded"
-    assert str(result.budget) == "used of the budget: 4 of 4 calls"
+    assert str(result.budget) == "used of the run's budget: 4 of 4 calls"
 
 
 async def test_time_ends_a_run_without_a_proxy() -> None:
@@ -320,7 +320,7 @@ async def test_the_held_out_test_is_part_of_the_budget(engine: FakeEngine) -> No
 
 
 async def test_each_run_of_a_trainer_has_the_whole_budget_unless_it_shares_one(engine: FakeEngine) -> None:
-    trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine), "budget": {"calls": 2}})
+    trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)}, budget={"calls": 2})
     assert [(await trainer.fit_async(ask, [1, 2])).status for _ in range(2)] == ["succeeded", "succeeded"]
     shared = Budget(calls=3)
     trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)}, budget=shared)

@@ -144,10 +144,6 @@ def test_name_that_another_distribution_has_says_which(registry: Registry) -> No
             "heartbeat_launch_mode, heartbeat_include_gpu, reward. Did you mean 'max_rollouts'?",
         ),
         (
-            {"n_runners": 8, "strategy": {"name": "local", "n_runners": 2}},
-            "n_runners is 8, but the strategy was given with n_runners=2; say it in one place",
-        ),
-        (
             {"max_rollouts": 8, "runner": LitAgentRunner(OtelTracer())},
             "max_rollouts is 8, but the runner was given with max_rollouts=None; say it in one place",
         ),

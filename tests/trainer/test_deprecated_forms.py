@@ -120,8 +120,10 @@ def test_port_counts_for_a_strategy_that_was_made_before():
     assert Trainer(strategy=strategy, port=9100).strategy.server_port == 9100
 
 
-def test_number_of_runners_of_a_strategy_that_was_made_before_counts():
-    strategy = SharedMemoryExecutionStrategy(n_runners=4)
+@pytest.mark.parametrize(
+    "strategy", [SharedMemoryExecutionStrategy(n_runners=4), {"name": "local", "n_runners": 4}], ids=["made", "named"]
+)
+def test_number_of_runners_of_a_strategy_that_was_given_one_counts(strategy: object):
     with pytest.warns(
         UserWarning, match="n_runners=8 has no effect: the strategy was given with n_runners=4"
     ) as caught:

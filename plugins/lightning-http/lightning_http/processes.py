@@ -106,7 +106,6 @@ class ProcessesStrategy(ExecutionStrategy):
             "terminate_timeout": "runners that have not ended after graceful_timeout= are killed",
             "main_process": "runners have processes of their own; for a debugger take the strategy 'local'",
         },
-        defaults={"terminate_timeout": 10.0, "main_process": "algorithm"},
     )
     def __init__(
         self,

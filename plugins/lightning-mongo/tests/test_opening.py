@@ -188,7 +188,9 @@ async def test_indexes_are_made_once_and_checked(mongod: Mongod, partition: str)
         keys = [(key, 1) for key in ("_id.run", "claims.request", "claims.place")]
         rollouts.create_index(keys, name="claimed", partialFilterExpression={"claims": {"$exists": True}})
         store = MongoLightningStore(mongod.uri, database=name)
-        with pytest.raises(UnusableDatabase, match=r"in the place of one of ours; drop it, and it is made anew.*claimed"):
+        with pytest.raises(
+            UnusableDatabase, match=r"in the place of one of ours; drop it, and it is made anew.*claimed"
+        ):
             await store.statistics()
         await store.aclose()
         client.drop_database(name)

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from lightning_core.adapter.usage import Usage, total_usage, usage_in
 from lightning_core.algorithm import describe_failure
@@ -25,6 +26,8 @@ from lightning_core.types import (
     PromptTemplate,
     ResourcesUpdate,
     Rollout,
+    RolloutMode,
+    RolloutStatus,
     sample_key,
 )
 
@@ -71,23 +74,32 @@ _SHOWN = ("sample", "mode", "step", "status", "reward", "start", "seconds", "att
 """What the pages have of a row as it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which rows to show; None for a condition that nobody asks for."""
+class Filter(BaseModel):
+    """Which rows to show; None for a condition that does not apply."""
 
-    mode: str | None = None
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    mode: RolloutMode | Literal["other"] | None = None
     """`other` for rollouts without a mode."""
-    status: str | None = None
+    status: RolloutStatus | None = None
     version: int | None = None
     """The number of the resources, as `Aggregates.versions` lists them, from 0."""
     step: int | None = None
     sample: int | None = None
     text: str | None = None
     """In the id, the failure or the input, in capitals or not."""
-    reward_from: float | None = None
-    reward_to: float | None = None
+    reward_from: FiniteFloat | None = Field(default=None, alias="from")
+    reward_to: FiniteFloat | None = Field(default=None, alias="to")
     without_reward: bool = False
     """Only rollouts that ended, and gave no reward."""
+
+
+class Question(Filter):
+    """Which page of the rows to show, as a page asks for it."""
+
+    order: Order = "worst"
+    limit: int = Field(default=100, ge=0, le=1_000)
+    offset: int = Field(default=0, ge=0)
 
 
 class Aggregates:
@@ -266,10 +278,6 @@ class Aggregates:
         # An older version whose equal was made again later, from one of its own descendants, keeps its place.
         return next((parent for parent in parents if parent is not None and parent < number), None)
 
-    def versions_named(self, beginning: str) -> set[int]:
-        """Return the numbers of the versions with an id that begins so."""
-        return {number for each, number in self._numbers.items() if each.startswith(beginning)}
-
     @property
     def version_count(self) -> int:
         """How many distinct versions of the resources there are."""
@@ -277,23 +285,17 @@ class Aggregates:
 
     # One by one
 
-    def page(
-        self, chosen: Filter = Filter(), *, order: Order = "worst", limit: int = 100, offset: int = 0
-    ) -> dict[str, Any]:
-        """Return a page of the rollouts that a filter lets pass.
-
-        Args:
-            chosen: Which.
-            order: How they are sorted.
-            limit: The size of the page.
-            offset: How many to skip.
+    def page(self, asked: Question) -> dict[str, Any]:
+        """Return a page of the rollouts.
 
         Returns:
-            `rollouts`, rows as `row` returns them; `inputs` by sample; `total`, how many there are on all pages.
+            `rollouts`, rows as `row` returns them; `inputs` by sample; `total`, how many there are on all pages; `all`,
+            how many there are without the filter.
         """
-        found = self.find(chosen)
-        rows = _first(found, order, offset + limit)[offset:]
+        found = self.find(asked)
+        rows = _first(found, asked.order, asked.offset + asked.limit)[asked.offset :]
         return {
+            "all": len(self),
             "rollouts": [self.as_json(each) for each in rows],
             "inputs": self.inputs(each.sample for each in rows),
             "total": len(found),
@@ -506,7 +508,7 @@ def _texts(resources: NamedResources) -> dict[str, str]:
 
 
 def short_json(value: Any, most: int = MAX_INPUT) -> str:
-    """Return a value as JSON, cut short where it is long, so that its form stays.
+    """Return a value as JSON; a longer one as the beginning of that, as a text.
 
     Secrets are hidden only in what is cut, since a part of one is not known as one; see `Aggregates`.
     """
@@ -516,23 +518,6 @@ def short_json(value: Any, most: int = MAX_INPUT) -> str:
         text = json.dumps(repr(value), ensure_ascii=False)
     if len(text) <= most:
         return text
-    value = to_json(json.loads(text))
-    text, length = json.dumps(value, ensure_ascii=False), most
-    while len(text) > most and length > 10:
-        length //= 2
-        text = json.dumps(_shortened(value, length), ensure_ascii=False)
-    return text if len(text) <= most else json.dumps(cut(text, most // 2), ensure_ascii=False)
-
-
-def _shortened(value: Any, most: int) -> Any:
-    if isinstance(value, str):
-        return cut(value, most)
-    few = max(1, most // 20)
-    if isinstance(value, list):
-        kept = [_shortened(each, most) for each in value[:few]]
-        return kept if len(value) <= few else [*kept, f"… {len(value) - few:,} more"]
-    if isinstance(value, dict):
-        return {cut(key, most): _shortened(each, most) for key, each in islice(value.items(), few)} | (
-            {"…": f"{len(value) - few:,} more"} if len(value) > few else {}
-        )
-    return value
+    hidden = to_json(json.loads(text))
+    whole = hidden if isinstance(hidden, str) else json.dumps(hidden, ensure_ascii=False)
+    return json.dumps(cut(whole, most // 2), ensure_ascii=False)

@@ -36,9 +36,6 @@ MAX_ROW_CHARACTERS = 5_000_000
 MAX_COMPARED_CHARACTERS = 1_000_000
 """How much text the comparisons of versions hold together."""
 
-MAX_PAIRED = 12
-"""Of so many versions, the first ones, all pairs are compared."""
-
 MAX_CHANGED = 20
 """How many samples each of them shows."""
 
@@ -59,7 +56,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
         `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
         are not there. `version_changes` has what `compare_versions` says of each version against its parent, the
-        first and the best, and of others, as many as fit.
+        first and the best, as many as fit.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
@@ -183,13 +180,12 @@ def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]
 
 
 def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
-    """Return pairs of versions by both numbers, as many as fit: each with its parent, the first, the best, others."""
+    """Return pairs of versions by both numbers, as many as fit: each with its parent, the first and the best."""
     numbers = range(known.version_count)
     parents = [(0 if (parent := known.parent_of(number)) is None else parent, number) for number in numbers]
     found: dict[str, Any] = {}
     characters = 0
-    usual = [*parents, *product(sorted({0, best or 0}), numbers)]
-    for before, after in dict.fromkeys([*usual, *product(numbers[:MAX_PAIRED], repeat=2)]):
+    for before, after in dict.fromkeys([*parents, *product(sorted({0, best or 0}), numbers)]):
         if before == after:
             continue
         compared = compare_versions(known, before, after, limit=MAX_CHANGED)

@@ -1,4 +1,4 @@
-"""`agl report` writes the report of a run; `agl show`, `agl compare` and `agl top` show runs in the terminal."""
+"""`agl report` and `agl ui` show a run in a browser; `agl show`, `agl compare` and `agl top` in the terminal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
+from lightning_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from lightning_viewer.compare import Side
@@ -42,8 +43,7 @@ def report(
     from lightning_core.runs.stored import copied, find
     from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
-    from lightning_viewer.redaction import redacted
-    from lightning_viewer.report import REPORT_FILE, write_report
+    from lightning_viewer.report import REPORT_FILE, redacted, write_report
 
     folder = find(runs_root(runs_dir), run)
     compared = None if other is None else find(runs_root(runs_dir), other)
@@ -98,11 +98,10 @@ def show(
 
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
-    from lightning_core.runs.recording import read_best
     from lightning_core.runs.stored import copied, find
     from lightning_viewer.reading import read_aggregates
     from lightning_viewer.report import REPORT_FILE
-    from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
+    from lightning_viewer.terminal import print_failed, print_rollout, print_rollouts
 
     if rollout is not None and (as_json or failed):
         raise click.UsageError(f"{'--json' if as_json else '--failed'} is about the run; leave ROLLOUT out")
@@ -137,8 +136,9 @@ def show(
         if failed:
             print_failed(console, known, limit=limit)
         else:
-            print_before_and_after(console, known, folder.run_id, best=read_best(folder.best_file), limit=limit)
             print_rollouts(console, known, limit=limit)
+            if known.version_count > 1 and folder.best_file.is_file():
+                console.print(f"what a better version changed: agl compare {folder.run_id}:first {folder.run_id}:best")
 
     asyncio.run(print_it())
 
@@ -154,8 +154,7 @@ def show(
 def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path | None) -> None:
     """Compare two runs sample by sample, with intervals.
 
-    Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best, v2 or
-    the beginning of a resources id.
+    Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best or v2.
 
     \b
     Example:
@@ -197,8 +196,8 @@ def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
     """Watch a RUN that goes on elsewhere, in the terminal.
 
     Without RUN it is the latest one. It looks about every second, at a copy of the run's store, so that the run does
-    not wait for it; a server tells it when there is something new. It ends with the run, or at Ctrl-C. Where stdout is
-    not a terminal, it looks once.
+    not wait for it; with --store it asks the server. It ends with the run, or at Ctrl-C. Where stdout is not a
+    terminal, it looks once.
 
     \b
     Example:
@@ -206,16 +205,100 @@ def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
       agl top --store http://127.0.0.1:4747
     """
     import asyncio
+    import os
 
     from lightning_core.cli.console import plain_console
-    from lightning_core.errors import ConfigError
-    from lightning_core.runs.stored import find
-    from lightning_viewer.top import looks_at_folder, looks_at_store, watch
+    from lightning_core.model_proxy import KEY_VARIABLE
+    from lightning_viewer.live import opened
+    from lightning_viewer.top import watch
 
-    if run is not None and url is not None:
-        raise ConfigError(f"--store {url} has its own run; leave {run} out")
-    looks = looks_at_folder(find(runs_root(runs_dir), run)) if url is None else looks_at_store(url)
-    asyncio.run(watch(plain_console(), looks))
+    async def look() -> None:
+        async with opened(run, url, root=runs_root(runs_dir), key=os.environ.get(KEY_VARIABLE)) as live:
+            await watch(plain_console(), live)
+
+    asyncio.run(look())
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--store", "url", metavar="URL", help="Look into the store that is served there.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=0, show_default=True, help="The port; 0 lets the system choose.")
+@click.option(
+    "--key",
+    help="What the page asks for, on this machine, too, and what a store at --store is told. The variable AGL_KEY is "
+    "better: a command line can be seen.",
+)
+@runs_dir_option
+@click.pass_context
+def ui(
+    context: click.Context,
+    run: str | None,
+    url: str | None,
+    host: str,
+    port: int,
+    key: str | None,
+    runs_dir: Path | None,
+) -> None:
+    """Show a RUN in a browser, also while it goes on. Without RUN, the latest one.
+
+    The page is served until Ctrl-C. It reads copies of the run's store, so the run is not disturbed. With --store it
+    reads, and acts on, the store that is served at URL.
+
+    \b
+    Example:
+      agl ui
+      agl ui run-3f2a --port 8000
+      AGL_KEY=secret agl ui --store http://10.0.0.5:4747
+    """
+    # Imported here, so that listing the commands stays fast.
+    import asyncio
+    import os
+
+    from lightning_core.cli.console import show_warnings
+    from lightning_core.model_proxy import KEY_VARIABLE
+
+    if key == "":
+        raise ConfigError("--key is empty; give a key, or leave --key out")
+    show_warnings(context)
+    try:
+        import lightning_http  # noqa: F401
+    except ModuleNotFoundError as exc:
+        raise ConfigError("agl ui needs lightning-http, which is not installed; agl report needs only this") from exc
+    asyncio.run(_serve(run, url, host, port, key or os.environ.get(KEY_VARIABLE) or None, runs_root(runs_dir)))
+
+
+async def _serve(run: str | None, url: str | None, host: str, port: int, key: str | None, root: Path) -> None:
+    import asyncio
+    import signal
+
+    from lightning_http.auth import Keys
+    from lightning_http.listener import Listener, bind
+    from lightning_http.web_pages import require_key
+
+    from lightning_viewer.live import opened
+    from lightning_viewer.routes import page_app
+
+    require_key(host, key, what="the page", give="--key or AGL_KEY")
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with the copy of the store removed
+    closing = asyncio.Event()
+    async with opened(run, url, root=root, key=key, closing=closing) as live:
+        bound = bind(host, port)
+        number = bound.getsockname()[1]
+        listener = Listener(page_app(live, Keys(key)), bound)
+        loop = asyncio.get_running_loop()
+        for each in ending:
+            loop.add_signal_handler(each, closing.set)
+        await listener.open()
+        try:
+            shown = f"[{host}]" if ":" in host else host
+            click.echo(f"run {live.run_id} at http://{shown}:{number}/ (Ctrl-C ends it)")
+            await closing.wait()
+        finally:
+            closing.set()
+            await listener.close(seconds=1.0)
+            for each in ending:
+                loop.remove_signal_handler(each)
 
 
 def _run_and_version(given: str) -> tuple[str, str | None]:

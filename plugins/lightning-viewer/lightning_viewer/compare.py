@@ -32,6 +32,10 @@ class Side:
         """The run and its version, as `agl compare` takes them."""
         return self.run_id if self.version is None else f"{self.run_id}:v{self.version}"
 
+    def record(self) -> dict[str, Any]:
+        """Return what it is, as `compare` has it."""
+        return {"label": self.label, "run": self.run_id, "version": self.version, "is_best": self.is_best}
+
 
 async def read_side(folder: RunFolder, store: LightningStore, version: str | None = None) -> Side:
     """Read a run, and choose a version of its resources; see `side_of`."""
@@ -44,8 +48,8 @@ def side_of(known: Aggregates, run_id: str, version: str | None = None, *, best:
     Args:
         known: What is known of the run.
         run_id: The run's id.
-        version: `first`, `best`, `v2`, or the beginning of a resources id. None for the best version; where the run
-            names none, or has not tried it, for the newest one that was tried.
+        version: `first`, `best` or `v2`. None for the best version; where the run names none, or has not tried it, for
+            the newest one that was tried.
         best: The best resources of the run, where it names any.
 
     Raises:
@@ -59,22 +63,14 @@ def side_of(known: Aggregates, run_id: str, version: str | None = None, *, best:
         number = 0
     elif version == "best" and best_number is not None:
         number = best_number
+    elif version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= known.version_count:
+        number = int(version[1:]) - 1
     else:
-        number = _numbered(version, known, run_id=run_id)
+        count = known.version_count
+        has = "has no resources" if count == 0 else f"has v1 to v{count}, first and, where it names one, best"
+        raise NotFound(f"run {run_id} has no version of its resources that {version!r} names; it {has}")
     is_best = number is not None and number == best_number
     return Side(run_id, known, None if number is None else number + 1, is_best)
-
-
-def _numbered(version: str, known: Aggregates, *, run_id: str) -> int:
-    count = known.version_count
-    if version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= count:
-        return int(version[1:]) - 1
-    found = known.versions_named(version) if version else set()
-    if len(found) == 1:
-        return found.pop()
-    has = "has no resources" if count == 0 else "has v1" if count == 1 else f"has v1 to v{count}"
-    what = f"{len(found)} versions of its resources" if found else "no version of its resources"
-    raise NotFound(f"run {run_id} has {what} that {version!r} names; it {has}, first and, where it names one, best")
 
 
 def compare(before: Side, after: Side) -> dict[str, Any]:
@@ -100,8 +96,7 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
           `input`, cut short where it is long, the means `before` and `after` (None where each rollout failed), their
           `difference`, and the rollouts' ids of both sides, `before_rollouts` and `after_rollouts`
     """
-    common = common_samples(before, after)
-    old, new = common.old, common.new
+    measured, old, new = common_samples(before, after)
     inputs = before.known.inputs(old[key][0].sample for key in old.keys() & new.keys())
     samples = []
     for key in old.keys() & new.keys():
@@ -120,12 +115,9 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     changes = [_change(each) for each in samples if each["before"] is not None or each["after"] is not None]
     paired = sum(each["difference"] is not None for each in samples)
     return {
-        "before": _side_record(before, common.before),
-        "after": _side_record(after, common.after),
-        "mode": common.mode,
-        "kept_back": common.kept_back,
-        "is_chosen_on": common.is_chosen_on,
-        "difference": common.difference,
+        **measured,
+        "before": {**before.record(), "estimate": measured["before"]},
+        "after": {**after.record(), "estimate": measured["after"]},
         "better": sum(each > 0 for each in changes),
         "worse": sum(each < 0 for each in changes),
         "same": sum(each == 0 for each in changes),
@@ -166,45 +158,33 @@ def _change(sample: dict[str, Any]) -> float:
     return change(sample["before"], sample["after"])
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """The rollouts of two sides on samples of one kind, by sample; what they say as JSON values, as in `compare`."""
+def common_samples(before: Side, after: Side) -> tuple[dict[str, Any], dict[bytes, list[Row]], dict[bytes, list[Row]]]:
+    """Find the kind of samples that tells most of two sides, as `compare` says.
 
-    mode: RolloutMode | None
-    kept_back: bool
-    is_chosen_on: bool
-    old: dict[bytes, list[Row]]
-    new: dict[bytes, list[Row]]
-
-    @property
-    def before(self) -> dict[str, Any] | None:
-        """The mean reward of the first side."""
-        return self._record(estimate(map(mean_of, self.old.values())))
-
-    @property
-    def after(self) -> dict[str, Any] | None:
-        """The mean reward of the second side."""
-        return self._record(estimate(map(mean_of, self.new.values())))
-
-    @property
-    def difference(self) -> dict[str, Any] | None:
-        """From the one to the other, over the samples of both."""
-        pairs = [(mean_of(self.old[key]), mean_of(self.new[key])) for key in self.old.keys() & self.new.keys()]
-        return self._record(paired_difference([old for old, _ in pairs], [new for _, new in pairs]))
-
-    def _record(self, measured: Measured | None) -> dict[str, Any] | None:
-        shown = without_interval(measured) if self.is_chosen_on else measured
-        return None if shown is None else asdict(shown)
-
-
-def common_samples(before: Side, after: Side) -> Common:
-    """Find the kind of samples that tells most of two sides, as `compare` says."""
+    Returns:
+        `mode`, `kept_back`, `is_chosen_on` and `difference`, as `compare` has them, and `before` and `after`, the mean
+        rewards; and the rollouts of each side by sample.
+    """
     for mode, wants_kept in [(mode, kept) for mode in MODES for kept in (True, False)]:
         (old, *was), (new, *now) = (_by_sample(side, mode, wants_kept=wants_kept) for side in (before, after))
         if old.keys() & new.keys():
             break
     is_chosen_on = mode != "test" and any(is_chosen and not kept for kept, is_chosen in (was, now))
-    return Common(mode, any(kept for kept, _ in (was, now)), is_chosen_on, old, new)
+
+    def record(measured: Measured | None) -> dict[str, Any] | None:
+        shown = without_interval(measured) if is_chosen_on else measured
+        return None if shown is None else asdict(shown)
+
+    pairs = [(mean_of(old[key]), mean_of(new[key])) for key in old.keys() & new.keys()]
+    measured = {
+        "mode": mode,
+        "kept_back": any(kept for kept, _ in (was, now)),
+        "is_chosen_on": is_chosen_on,
+        "before": record(estimate(map(mean_of, old.values()))),
+        "after": record(estimate(map(mean_of, new.values()))),
+        "difference": record(paired_difference([old for old, _ in pairs], [new for _, new in pairs])),
+    }
+    return measured, old, new
 
 
 def _by_sample(side: Side, mode: RolloutMode | None, *, wants_kept: bool) -> tuple[dict[bytes, list[Row]], bool, bool]:
@@ -214,13 +194,3 @@ def _by_sample(side: Side, mode: RolloutMode | None, *, wants_kept: bool) -> tup
     kept = {key: rows for key, each in found.items() if (rows := [row for row in each if row.kept_back])}
     is_kept = wants_kept and bool(kept)
     return kept if is_kept else found, is_kept, (side.version or 1) > 1
-
-
-def _side_record(side: Side, measured: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "label": side.label,
-        "run": side.run_id,
-        "version": side.version,
-        "is_best": side.is_best,
-        "estimate": measured,
-    }

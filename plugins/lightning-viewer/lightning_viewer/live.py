@@ -4,16 +4,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_core.errors import LightningError, NotFound
+from lightning_core.errors import ConfigError, LightningError, NotFound, StoreError
+from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder
-from lightning_core.runs.stored import copied
+from lightning_core.runs.stored import copied, find
 from lightning_core.store import LightningStore
 from lightning_core.types import RolloutStatus
 from lightning_viewer.aggregates import Aggregates, Filter
@@ -38,26 +37,13 @@ RETRY_SECONDS = 1.0
 PING_SECONDS = 5.0
 """After how long without a change a client is told that the connection stands."""
 
-MAX_NAMED = 100
-"""How many rollouts one message names."""
-
 MAX_TOLD = 20_000
 """Of how many rollouts it is kept that they changed; after more all are read again that had not ended."""
-
-KEPT_CHANGES = 1_000
-"""How many changes are kept for clients that come back."""
 
 Action = Literal["cancel", "requeue"]
 """What can be done to a rollout that has not ended."""
 
 _STATUS_AFTER: Mapping[Action, RolloutStatus] = {"cancel": "cancelled", "requeue": "requeuing"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    revision: int
-    rollouts: frozenset[str]
-    is_of_folder: bool
 
 
 class Live:
@@ -97,7 +83,6 @@ class Live:
         """Why it did not."""
         self._as_of: float | None = None
         """Until when all changes are known, a `time.monotonic` value; None before the first look."""
-        self._history: deque[_Change] = deque(maxlen=KEPT_CHANGES)
         self._watchers: set[asyncio.Event] = set()
         self._guard = threading.Lock()
         self._told: set[str] | None = None
@@ -294,18 +279,18 @@ class Live:
         is_first = self._as_of is None
         follower = self._follower if self._is_whole else Follower()  # of the other some may have been read
         self._is_whole = False
-        changed = await self._read(follower, is_changed=self._files != files)
-        is_of_folder, self._files = self._files != files, files
+        changed = await self._read(follower, is_changed=self._files != files) or self._files != files
+        self._files = files
         self._follower, self._is_whole, self._as_of = follower, True, began
         self._looked_at = time.monotonic()
         if not is_first:  # the first look reads everything, and is no measure of the others
             self._look_took = self._looked_at - began
-        if changed or is_of_folder:
+        if changed:
             self.revision += 1
-            self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
             self._wake()
 
-    async def _read(self, follower: Follower, *, is_changed: bool) -> set[str]:
+    async def _read(self, follower: Follower, *, is_changed: bool) -> bool:
+        """Return whether a rollout is new or has changed."""
         if self.folder is not None and not self.can_act and (is_changed or self._store is None):
             async with AsyncExitStack() as copies:
                 newer = await copies.enter_async_context(copied(self.folder))
@@ -315,14 +300,14 @@ class Live:
                     self._store = newer
                     earlier, self._copies = self._copies, copies.pop_all()
                     await earlier.aclose()
-            return changed
+            return bool(changed)
         assert self._store is not None
         if self.can_act and self._unwatch is None and not self._closing.is_set():
             self._loop = asyncio.get_running_loop()
             self._unwatch = self._store.watch(self._hear)
         with self._guard:
             told, self._told = self._told, None if self._unwatch is None else set()
-        return await follower.update(self._store, told)
+        return bool(await follower.update(self._store, told))
 
     def _read_files(self) -> tuple[object, ...]:
         """Return something that changes when a file of the run does."""
@@ -340,9 +325,8 @@ class Live:
             after: The revision that the client has.
 
         Yields:
-            Where something has changed, `revision`, `rollouts` (the ids of those that changed; None for many) and `run`
-            (whether the folder's files did). Always, and at least every few seconds, `age`, for how many seconds
-            changes may not be known yet (None before the first look), and `failure`, why the store could not be read.
+            Where something has changed, and at least every few seconds: `revision`, `age`, for how many seconds changes
+            may not be known yet (None before the first look), and `failure`, why the store could not be read.
         """
         watcher = asyncio.Event()
         self._watchers.add(watcher)
@@ -355,8 +339,8 @@ class Live:
                     rest = PING_SECONDS
                 now = time.monotonic()
                 if after != self.revision or failure != self._failure or now - told_at >= PING_SECONDS:
-                    told, after, failure, told_at = self._since(after), self.revision, self._failure, now
-                    yield {**told, "age": self._age(), "failure": failure}
+                    after, failure, told_at = self.revision, self._failure, now
+                    yield {"revision": after, "age": self._age(), "failure": failure}
                 await _first_of(watcher, self._closing, seconds=min(rest, told_at + PING_SECONDS - time.monotonic()))
         finally:
             self._watchers.discard(watcher)
@@ -397,17 +381,43 @@ class Live:
         for watcher in self._watchers:
             watcher.set()
 
-    def _since(self, after: int) -> dict[str, Any]:
-        if after == self.revision:
-            return {}
-        news = [each for each in self._history if each.revision > after]
-        ids = frozenset[str]().union(*(each.rollouts for each in news))
-        is_whole = 0 <= self.revision - after == len(news)
-        return {
-            "revision": self.revision,
-            "rollouts": sorted(ids) if is_whole and len(ids) <= MAX_NAMED else None,
-            "run": not is_whole or any(each.is_of_folder for each in news),
-        }
+
+@asynccontextmanager
+async def opened(
+    run: str | None, url: str | None, *, root: Path, key: str | None, closing: asyncio.Event | None = None
+) -> AsyncIterator[Live]:
+    """Look at a run during the block, for the first time before it.
+
+    Args:
+        run: The run in `root`; None for the latest one.
+        url: The server whose store's run is looked at instead; None for a run in `root`.
+        root: The folder of all runs.
+        key: What the server is told; None for no key.
+        closing: See `Live`.
+
+    Raises:
+        ConfigError: When the run cannot be read.
+        RunFolderError: When there is no such run.
+    """
+    store: LightningStore | None = None
+    if url is None:
+        live = Live(folder=find(root, run), root=root, closing=closing)
+    elif run is not None:
+        raise ConfigError(f"--store {url} has its own run; leave {run} out")
+    else:
+        options = {"name": "http", "url": url, "key": key or "", "retry_seconds": 1.0}
+        store = default_registry().build("stores", options, expected=LightningStore)
+        live = Live(store, closing=closing)
+    try:
+        try:
+            await live.look()
+        except StoreError as exc:
+            raise ConfigError(str(exc)) from exc
+        yield live
+    finally:
+        await live.aclose()
+        if store is not None:
+            await store.aclose()
 
 
 def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -415,16 +425,10 @@ def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str,
     best = next((number for number, each in enumerate(versions) if each["is_best"]), 0)
     if not versions:
         return None
-    common = common_samples(*(Side("", known, number + 1, False) for number in (0, best)))
-    if common.before is None or common.after is None:
+    measured, _, _ = common_samples(*(Side("", known, number + 1, False) for number in (0, best)))
+    if measured["before"] is None or measured["after"] is None:
         return None
-    return {
-        "mode": common.mode,
-        "kept_back": common.kept_back,
-        "before": common.before,
-        "after": common.after if best else None,
-        "difference": common.difference if best else None,
-    }
+    return measured if best else {**measured, "after": None, "difference": None}
 
 
 def _state_of(path: Path) -> object:

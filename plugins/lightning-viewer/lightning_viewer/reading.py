@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.lifecycle import ENDED
-from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_viewer.aggregates import Aggregates
@@ -84,7 +83,7 @@ class Follower:
             self.__init__()  # type: ignore[misc]  # some were deleted: the others have other places now
             return await self.update(store)
         if told is None:
-            changed += await self._with_another_reward(store)
+            changed += await self._next_ended(store)
         versions = (await store.query_resources(limit=0)).total
         if versions != self._versions or not all(self.known.knows_resources(each.resources_id) for each in changed):
             self.known.put_resources(await store.query_resources())
@@ -97,19 +96,12 @@ class Follower:
         self._open.update(each.rollout_id for each in changed if each.status not in ENDED)
         return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
 
-    async def _with_another_reward(self, store: LightningStore) -> list[AttemptedRollout]:
-        """Return those of the next ended rollouts to which a judge has given another reward."""
+    async def _next_ended(self, store: LightningStore) -> list[Rollout]:
+        """Return the next ended rollouts: a judge may have given one another reward."""
         page = await store.query_rollouts(limit=CHECKED_AT_ONCE, offset=self._checked)
         self._checked = self._checked + len(page) if len(page) == CHECKED_AT_ONCE else 0
         self._unchecked -= CHECKED_AT_ONCE
-        found = []
-        for each in page:
-            row = self.known.row(each.rollout_id)
-            if row is None or row["status"] != "succeeded" or not isinstance(each, AttemptedRollout):
-                continue
-            if final_reward_in(each.attempt.metadata) not in (None, row["reward"]):
-                found.append(each)
-        return found
+        return [each for each in page if each.status in ENDED]
 
     def _knows(self, rollout_id: str) -> bool:
         return rollout_id in self._open or self.known.row(rollout_id) is not None

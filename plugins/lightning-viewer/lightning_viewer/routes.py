@@ -2,31 +2,26 @@
 
 import asyncio
 import json
-import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError, StoreError
-from lightning_core.types import RolloutMode, RolloutStatus
+from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError, StoreError, first_fault
 from lightning_viewer.report import page_of, policy_of
 
 if TYPE_CHECKING:
     from lightning_http.auth import Keys
     from starlette.types import ASGIApp
 
-    from lightning_viewer.aggregates import Aggregates
     from lightning_viewer.live import Live
 
 PREFIX = "/ui"
 """Where the data is; the page itself is at `/`, and has none."""
-
-MAX_PAGE = 1_000
-"""The most rollouts in one answer."""
 
 KEPT_LIVES = 8
 """For how many runs of one store's server it is kept what is known of them."""
@@ -72,7 +67,7 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
         return await live.rollout(request.path_params["rollout_id"])
 
     async def events(request: Request) -> Response:
-        after = _whole(request, "after") or 0
+        after = _asked(_Start, request).after
         return StreamingResponse(
             _as_events(find(request).changes(after)),
             media_type="text/event-stream",
@@ -156,26 +151,39 @@ def _require(request: Request, role: str) -> None:
 # What is asked for
 
 
-async def _rollouts(live: "Live", request: Request) -> Any:
-    from lightning_viewer.aggregates import Filter, Order
+class _Start(BaseModel):
+    """Where an answer begins: behind so many spans, or after a revision."""
 
-    asked = request.query_params
-    order: Any = _one_of(request, "order", get_args(Order)) or "worst"
-    known = await live.known()
-    chosen = Filter(
-        mode=_one_of(request, "mode", (*get_args(RolloutMode), "other")),
-        status=_one_of(request, "status", get_args(RolloutStatus)),
-        version=_version(request, "version", known),
-        step=_whole(request, "step"),
-        sample=_whole(request, "sample"),
-        text=asked.get("text"),
-        reward_from=_number(request, "from"),
-        reward_to=_number(request, "to"),
-        without_reward="without_reward" in asked,
-    )
-    limit, offset = _whole(request, "limit"), _whole(request, "offset") or 0
-    limit = min(MAX_PAGE, 100 if limit is None else limit)
-    return {"all": len(known), **known.page(chosen, order=order, limit=limit, offset=offset)}
+    offset: int = Field(default=0, ge=0)
+    after: int = 0
+
+
+class _Versions(BaseModel):
+    """The numbers of two versions, from 0."""
+
+    before: int
+    after: int
+
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+def _asked(kind: type[Asked], request: Request) -> Asked:
+    """Return what a request asks for.
+
+    Raises:
+        InvalidRequest: When it is something else; says what.
+    """
+    try:
+        return kind.model_validate(dict(request.query_params))
+    except ValidationError as exc:
+        raise InvalidRequest(first_fault(exc, shows_input=True)) from exc
+
+
+async def _rollouts(live: "Live", request: Request) -> Any:
+    from lightning_viewer.aggregates import Question
+
+    return (await live.known()).page(_asked(Question, request))
 
 
 async def _trace(live: "Live", request: Request) -> Any:
@@ -185,17 +193,14 @@ async def _trace(live: "Live", request: Request) -> Any:
     async with live.reading() as store:
         if await store.get_rollout_by_id(rollout_id) is None:
             raise NotFound(f"run {store.run_id} has no rollout {rollout_id!r}")
-        return await read_trace(store, rollout_id, offset=_whole(request, "offset") or 0)
+        return await read_trace(store, rollout_id, offset=_asked(_Start, request).offset)
 
 
 async def _samples(live: "Live", request: Request) -> Any:
     from lightning_viewer.compare import compare_versions
 
-    known = await live.known()
-    before, after = _version(request, "before", known), _version(request, "after", known)
-    if before is None or after is None:
-        raise InvalidRequest("give the numbers of two versions, counted from 0: before and after")
-    return compare_versions(known, before, after)
+    asked = _asked(_Versions, request)
+    return compare_versions(await live.known(), asked.before, asked.after)
 
 
 async def _runs(live: "Live", request: Request) -> Any:
@@ -229,51 +234,11 @@ async def _compare(live: "Live", request: Request) -> Any:
     return most_changed(compare(before, after))
 
 
-def _one_of(request: Request, name: str, allowed: Sequence[str]) -> str | None:
-    given = request.query_params.get(name)
-    if given is not None and given not in allowed:
-        raise InvalidRequest(f"{name} is {given!r}; there are: {', '.join(allowed)}")
-    return given
-
-
-def _version(request: Request, name: str, known: "Aggregates") -> int | None:
-    number = _whole(request, name)
-    if number is not None and number >= known.version_count:
-        raise InvalidRequest(f"{name} is {number}; the run's versions, from 0, are {known.version_count}")
-    return number
-
-
-def _whole(request: Request, name: str) -> int | None:
-    given = request.query_params.get(name)
-    if given is None:
-        return None
-    if not given.isascii() or not given.isdecimal() or len(given) > 15:
-        raise InvalidRequest(f"{name} is {given!r}; it is a whole number from 0 on")
-    return int(given)
-
-
-def _number(request: Request, name: str) -> float | None:
-    given = request.query_params.get(name)
-    try:
-        number = None if given is None else float(given)
-    except ValueError as exc:
-        raise InvalidRequest(f"{name} is {given!r}; it is a number") from exc
-    if number is not None and math.isnan(number):
-        raise InvalidRequest(f"{name} is {given!r}; it is a number")
-    return number
-
-
 def _answer(found: Any) -> Response:
     from lightning_core.cli.console import to_json
 
-    return _Answer(to_json(found), headers={"cache-control": "no-store"})
-
-
-class _Answer(JSONResponse):
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        )
+    text = json.dumps(to_json(found), allow_nan=False, separators=(",", ":"))  # ASCII: a text may have half a character
+    return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def _as_events(changes: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[str]:

@@ -15,13 +15,10 @@ from lightning_core.errors import NotFound
 from lightning_core.runs.result import SAMPLES, pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.texts import counted, seconds, shortened, visible
-from lightning_core.types import AttemptedRollout, NamedResources
+from lightning_core.types import AttemptedRollout
 from lightning_viewer.aggregates import Aggregates, Filter, Row
-from lightning_viewer.compare import change, compare, side_of
+from lightning_viewer.compare import change
 from lightning_viewer.traces import Training
-
-MAX_LINE = 8
-"""How many versions of a lineage are named in a line."""
 
 
 def print_rollouts(console: Console, known: Aggregates, *, limit: int) -> None:
@@ -61,33 +58,6 @@ def _rollout_line(known: Aggregates, row: Row) -> Text:
     spent = "" if row.seconds is None else seconds(row.seconds)
     line = Text(f"  {row.rollout_id}  {row.mode or '-':<5}  {reward}  {spent:>7}  ")
     return line.append(shortened(known.inputs([row.sample])[row.sample], MAX_CHARACTERS), style="dim")
-
-
-def print_before_and_after(
-    console: Console, known: Aggregates, run_id: str, *, best: NamedResources | None, limit: int
-) -> None:
-    """Print the samples whose reward changed from the first version of the resources to the best, if any did."""
-    if best is None or not known.version_count:
-        return
-    before, after = side_of(known, run_id, "first"), side_of(known, run_id, best=best)
-    found = compare(before, after)
-    if after.is_best and before.version != after.version and found["difference"] is not None:
-        console.print()
-        title = f"{SAMPLES[found['mode']]} with the first version and the best: {_change_words(found)}"
-        console.print(Text(title, style="bold"))
-        number = known.number_of(best)
-        if number is not None and known.parent_of(number) is not None:
-            console.print(f"lineage of the best: {_lineage(known, number)}; {known.version_count} versions in all")
-        _print_changes(console, found, limit=limit)
-
-
-def _lineage(known: Aggregates, number: int) -> str:
-    """Name a version and those that it comes from, the first of them first."""
-    line = [number]
-    while (parent := known.parent_of(line[-1])) is not None:
-        line.append(parent)
-    names = [f"v{each + 1}" for each in reversed(line)]
-    return " > ".join(names if len(names) <= MAX_LINE else [*names[:2], "...", *names[-MAX_LINE + 3 :]])
 
 
 async def print_rollout(console: Console, store: LightningStore, given: str, *, full: bool = False) -> None:

@@ -59,13 +59,14 @@ async def ask(server: LightningStoreServer, path: str, *, key: str | None = None
         return answer.status, json.loads(text) if answer.content_type == "application/json" else text
 
 
-async def next_event(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+async def next_event(answer: aiohttp.ClientResponse, after: int = 0) -> int:
+    """Return the next revision after this one that a server tells of."""
     async with asyncio.timeout(SECONDS):
         while True:
             line = (await answer.content.readline()).decode()
             assert line, "the stream has ended"
-            if line.startswith("data: ") and "revision" in (told := json.loads(line[6:])):
-                return dict(told)
+            if line.startswith("data: ") and (revision := int(json.loads(line[6:])["revision"])) > after:
+                return revision
 
 
 async def talk(store: LightningStore) -> tuple[str, str]:

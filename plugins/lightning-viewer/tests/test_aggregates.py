@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from lightning_viewer.aggregates import Aggregates, Filter, short_json
+from lightning_viewer.aggregates import Aggregates, Question, short_json
 from lightning_viewer.compare import compare_versions
 from lightning_viewer.reading import Follower, read_aggregates
 
@@ -68,7 +68,7 @@ def everything(aggregates: Aggregates) -> Any:
     def named(rows: list[dict[str, Any]], inputs: dict[int, Any]) -> list[dict[str, Any]]:
         return [{**row, "sample": inputs[row["sample"]]} for row in rows]
 
-    page = aggregates.page(order="oldest")
+    page = aggregates.page(Question(order="oldest"))
     compared = compare_versions(aggregates, 0, 1)
     rows = sorted(compared.pop("samples"), key=str)
     versions = aggregates.versions(best={"main": PromptTemplate(template="second")})
@@ -206,29 +206,30 @@ def test_of_many_samples_that_changed_those_are_shown_that_lost_and_gained_most(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "order", "ids"),
+    ("asked", "ids"),
     [
-        (Filter(), "worst", ["ro-4", "ro-0", "ro-5", "ro-3"]),
-        (Filter(), "best", ["ro-1", "ro-2", "ro-3", "ro-5"]),
-        (Filter(), "newest", ["ro-5", "ro-4", "ro-3", "ro-2"]),
-        (Filter(status="failed"), "worst", ["ro-4"]),
-        (Filter(without_reward=True), "worst", ["ro-4"]),
-        (Filter(version=0), "oldest", ["ro-0", "ro-2", "ro-4"]),
-        (Filter(version=7), "oldest", []),
-        (Filter(mode="other"), "oldest", []),
-        (Filter(sample=1), "oldest", ["ro-2", "ro-3"]),
-        (Filter(reward_from=0.5, reward_to=0.7), "worst", ["ro-5", "ro-3"]),
-        (Filter(text="QUESTION 2"), "oldest", ["ro-4", "ro-5"]),
-        (Filter(text="ro-3"), "oldest", ["ro-3"]),
+        ({}, ["ro-4", "ro-0", "ro-5", "ro-3"]),
+        ({"order": "best"}, ["ro-1", "ro-2", "ro-3", "ro-5"]),
+        ({"order": "newest"}, ["ro-5", "ro-4", "ro-3", "ro-2"]),
+        ({"status": "failed"}, ["ro-4"]),
+        ({"without_reward": True}, ["ro-4"]),
+        ({"version": 0, "order": "oldest"}, ["ro-0", "ro-2", "ro-4"]),
+        ({"version": 7, "order": "oldest"}, []),
+        ({"mode": "other", "order": "oldest"}, []),
+        ({"sample": 1, "order": "oldest"}, ["ro-2", "ro-3"]),
+        ({"from": 0.5, "to": 0.7}, ["ro-5", "ro-3"]),
+        ({"text": "QUESTION 2", "order": "oldest"}, ["ro-4", "ro-5"]),
+        ({"text": "ro-3", "order": "oldest"}, ["ro-3"]),
     ],
 )
-def test_a_page_has_what_the_filter_lets_pass(chosen: Filter, order: Any, ids: list[str]) -> None:
+def test_a_page_has_what_the_filter_lets_pass(asked: dict[str, Any], ids: list[str]) -> None:
     aggregates = filled([0.0, 1.0, 1.0, 0.7, None, 0.5])
-    page = aggregates.page(chosen, order=order, limit=4)
+    question = Question(limit=4, **asked)
+    page = aggregates.page(question)
     assert [row["id"] for row in page["rollouts"]] == ids
-    assert page["total"] == len(aggregates.find(chosen))
+    assert (page["all"], page["total"]) == (6, len(aggregates.find(question)))
     assert page["inputs"].keys() == {row["sample"] for row in page["rollouts"]}
-    rest = aggregates.page(chosen, order=order, limit=4, offset=2)
+    rest = aggregates.page(question.model_copy(update={"offset": 2}))
     assert [row["id"] for row in rest["rollouts"]][:2] == ids[2:4]
 
 
@@ -306,5 +307,5 @@ def test_the_time_of_a_rollout_is_its_attempts_without_the_queue() -> None:
             ),
             1.0,
         )
-    page = known.page(order="slowest")
+    page = known.page(Question(order="slowest"))
     assert [(each["id"], each["seconds"]) for each in page["rollouts"]] == [("ro-slow", 9.0), ("ro-waited", 1.0)]

@@ -200,15 +200,6 @@ def shown(root: Path, *arguments: str) -> list[str]:
     return done.output.splitlines()
 
 
-def test_show_has_the_samples_that_changed_before_and_after(tmp_path: Path) -> None:
-    run(tmp_path, "first", "second", "third")
-    lines = shown(tmp_path)
-    title = "validation samples with the first version and the best: 2 better, 0 worse, 2 same, 1 without a reward on"
-    at = next(number for number, line in enumerate(lines) if line.startswith(title))
-    assert re.fullmatch(r' {4}0\.00 {4}1\.00 {3}\+1\.00  ro-\w+  {"n": 1}', lines[at + 2])
-    assert "rollouts, the worst first" in lines[at:]
-
-
 def test_show_has_failed_rollouts_by_their_cause(tmp_path: Path) -> None:
     run(tmp_path, "first", "second", "third")
     lines = shown(tmp_path, "--failed", "--limit", "2")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from lightning_viewer.collect import collect
-from lightning_viewer.redaction import redacted
-from lightning_viewer.report import render
+from lightning_viewer.report import redacted, render
 from lightning_viewer.terminal import print_rollout
 from live_stores import converse
 from rich.console import Console
@@ -263,7 +262,8 @@ def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: R
     assert all("ValueError: cannot add 17 apples" in line for line in lines[:3])
     assert "  0.00  " in lines[3]
     assert lines[4] == "  and 8 more: --limit"
-    assert "lineage of the best: v1 > v2; 2 versions in all\n" in done.stdout
+    name = folder.run_id
+    assert lines[5] == f"what a better version changed: agl compare {name}:first {name}:best"
 
 
 def test_show_prints_a_trace(folder: RunFolder) -> None:

@@ -14,19 +14,16 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
-from lightning_http.app import application
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.aggregates import Filter
 from lightning_viewer.commands import top
-from lightning_viewer.routes import PREFIX
-from lightning_viewer.top import Look, looks_at_store
+from lightning_viewer.live import opened
+from lightning_viewer.top import Look, looks_at
 from live_stores import KEY, SECONDS, work
-from starlette.routing import Router
 
 from lightning_core import InMemoryLightningStore, Trainer, rollout
-from lightning_core.types import EnqueueRolloutRequest, PaginatedResult, Rollout
+from lightning_core.types import EnqueueRolloutRequest
 
 WATCH = "from lightning_viewer.commands import top; top()"
 
@@ -85,70 +82,29 @@ async def test_the_run_of_a_server_is_shown() -> None:
     assert "worker-7" in done.output
 
 
-class Counts(InMemoryLightningStore):
-    """Knows what it was asked for."""
+async def test_a_server_that_was_away_is_followed_again(tmp_path: Path) -> None:
+    store = InMemoryLightningStore(run_id="run-1")
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+    server = LightningStoreServer(store, key=KEY)
+    await server.start()
 
-    def __init__(self) -> None:
-        super().__init__(run_id="run-1")
-        self.asked: list[Any] = []
+    async def until(looks: AsyncGenerator[Look], succeeded: int) -> Look:
+        async with asyncio.timeout(SECONDS):
+            async for look in looks:
+                if len(look.aggregates.find(Filter(status="succeeded"))) == succeeded:
+                    return look
+        raise AssertionError("it looks no more")
 
-    async def query_rollouts(self, **options: Any) -> PaginatedResult[Rollout]:
-        self.asked.append(options.get("rollout_id_in"))
-        return await super().query_rollouts(**options)
-
-
-async def until(looks: AsyncGenerator[Look], succeeded: int) -> Look:
-    async with asyncio.timeout(SECONDS):
-        async for look in looks:
-            if len(look.aggregates.find(Filter(status="succeeded"))) == succeeded:
-                return look
-    raise AssertionError("it looks no more")
-
-
-async def test_a_server_tells_which_rollouts_changed_and_only_those_are_read_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AGL_KEY", KEY)
-    store = Counts()
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(50)])
-    async with LightningStoreServer(store) as server, aclosing(looks_at_store(server.url)) as looks:
+    async with opened(None, server.url, root=tmp_path, key=KEY) as live, aclosing(looks_at(live)) as looks:
         await until(looks, 0)
         await work(store, 1.0)
         await until(looks, 1)
-        store.asked.clear()
-        done = await work(store, 1.0)
-        await until(looks, 2)
-    assert {rollout_id for each in store.asked for rollout_id in each or ()} == {done}
-
-
-async def test_a_server_that_was_away_is_followed_again() -> None:
-    store = InMemoryLightningStore(run_id="run-1")
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
-    server = LightningStoreServer(store)
-    await server.start()
-    async with aclosing(looks_at_store(server.url)) as looks:
-        await until(looks, 0)
         later = asyncio.create_task(until(looks, 2))
         await server.stop()
         await work(store, 1.0)
         await server.start()
-        await work(store, 1.0)
-        await later
+        assert (await later).failure is None
     await server.stop()
-
-
-async def test_a_server_without_the_viewer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = application()
-    routes = [each for each in whole.routes if not getattr(each, "path", "").startswith(PREFIX)]
-    assert len(routes) < len(whole.routes)
-    bare = Router(routes, redirect_slashes=False)
-    monkeypatch.setattr("lightning_http.server.application", lambda: bare)
-    store = InMemoryLightningStore(run_id="run-1")
-    await store.enqueue_rollout(1)
-    async with LightningStoreServer(store) as server, aclosing(looks_at_store(server.url)) as looks:
-        await until(looks, 0)
-        await work(store, 1.0)
-        await until(looks, 1)
 
 
 def test_ctrl_c_ends_it_and_gives_the_terminal_back(tmp_path: Path) -> None:

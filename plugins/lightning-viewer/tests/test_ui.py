@@ -87,8 +87,10 @@ async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore)
         aiohttp.ClientSession(headers={"authorization": f"Bearer {KEY}"}) as session,
         session.get(f"{url}/ui/events?after=1") as events,
     ):
-        added = await store.enqueue_rollout({"question": "new"})
-        assert (await next_event(events))["rollouts"] == [added.rollout_id]
+        await store.enqueue_rollout({"question": "new"})
+        await next_event(events, after=1)
+        async with session.get(f"{url}/ui/rollouts") as answer:
+            assert (await answer.json())["all"] == 8
         async with session.post(f"{url}/ui/rollouts/{waiting.rollout_id}/cancel") as answer:
             assert (await answer.json())["status"] == "cancelled"
     [cancelled] = await store.query_rollouts(status_in=["cancelled"])

@@ -183,7 +183,7 @@ class LiveSource {
     /** @param {Heard} said */
     const hear = ({ news }) => {
       if (!news) return listener.lost(new Error("The connection is lost."));
-      revision = news.revision ?? revision;
+      revision = news.revision;
       if (news.failure) listener.lost(new Error(`The store cannot be read: ${news.failure.replace(/\.?$/, ".")}`));
       else listener.connected(news.age ?? 0);
       listener.changed();
