@@ -14,8 +14,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-import lightning_core
-
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml"))
 APART = {"lightning-grpo", "lightning-ray", "lightning-verl"}  # are tested in .venv-verl, with constraints-verl.txt
@@ -62,17 +60,6 @@ def import_in_new_process(statement: str) -> dict[str, Any]:
 def imported(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What a fresh process holds after one of the imports that have to be cheap."""
     return import_in_new_process(request.param)
-
-
-def test_the_installed_core_is_the_one_of_this_checkout() -> None:
-    project = read_project(CHECKOUT / "pyproject.toml")["project"]
-    installed = distribution("lightning-core")
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")
-
-    assert installed.version == project["version"]
-    assert installed.metadata["Summary"] == project["description"]
-    assert origin["url"] == CHECKOUT.as_uri()
-    assert Path(lightning_core.__file__).parent == CHECKOUT / "lightning_core"
 
 
 def test_the_lists_that_take_no_globs_name_every_plugin() -> None:

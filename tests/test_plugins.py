@@ -213,11 +213,6 @@ async def test_a_hook_cannot_end_the_process() -> None:
         await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
 
 
-def test_what_nobody_implements_is_known_beforehand() -> None:
-    hooks = Hooks(StepCounter())
-    assert [hook for hook in HOOKS if hooks.has(hook)] == ["lightning_step_end"]
-
-
 class Listener(Hook):
     """Overrides two methods of agentlightning's `Hook`, and has a hook of ours besides."""
 
@@ -293,11 +288,6 @@ def implementation(mark: Callable[[Any], Any] = lambda function: function) -> An
 def test_a_plugin_that_would_never_be_told_is_refused(plugin: object, problem: str) -> None:
     with pytest.raises(InvalidComponent, match=problem):
         Hooks([plugin])
-
-
-def test_a_hook_of_a_later_version_may_be_optional() -> None:
-    later = types.SimpleNamespace(lightning_moon=implementation(hookimpl(optionalhook=True)))
-    assert Hooks([later]).failures == []
 
 
 def installed(folder: Path, entry_points: str, *, blocked: Sequence[str] = ()) -> Registry:

@@ -131,13 +131,6 @@ def test_a_run_that_its_budget_has_ended_says_so_everywhere(run: Agl, runs_dir: 
     assert more in shown
 
 
-@pytest.mark.usefixtures("config")
-def test_time_is_set_on_the_command_line(run: Agl) -> None:
-    result = run("train", "config.yaml", "--set", "budget={seconds: 0.000001}", "--set", "llm_proxy=null")
-    assert result.exit_code == BUDGET
-    assert "  the run's budget of 1e-06 seconds is used up (" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("option", "message"),
     [

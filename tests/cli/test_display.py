@@ -23,10 +23,9 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.cli.console import JsonLines
-from lightning_core.cli.display import JsonDisplay, reporting
+from lightning_core.cli.display import JsonDisplay
 from lightning_core.display.live import Display, LineDisplay, LiveDisplay
 from lightning_core.display.panel import panel
-from lightning_core.errors import AlgorithmError
 from lightning_core.runs import BudgetUse, Failure, RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
@@ -125,16 +124,6 @@ def test_elsewhere_a_line_comes_from_time_to_time_although_no_rollout_ends() -> 
     assert told.wait(60)
     display.stop()
     assert lines.getvalue().splitlines()[-1] == "[   0.0 s] 0 of 26 done, 8 under way"
-
-
-def test_terminal_is_given_back_at_the_end_with_no_thread_left() -> None:
-    before, file = set(threading.enumerate()), io.StringIO()
-    display = LiveDisplay(plain(file, force_terminal=True, width=100))
-    fit(display)
-    shown = file.getvalue()
-    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor, hidden and shown again
-    assert not set(threading.enumerate()) - before
-    assert display.standing.snapshot().done == 4
 
 
 def drawn(now: Snapshot, *failures: Failure, width: int = 100) -> list[str]:
@@ -273,17 +262,6 @@ def test_programs_get_an_object_for_each_event() -> None:
     assert (end["standing"]["done"], end["standing"]["running"], end["standing"]["versions"]) == (4, 0, 2)
 
 
-def test_failed_run_is_shown_as_failed() -> None:
-    @algo
-    async def diverges(train_dataset: Dataset[Any]) -> None:
-        raise AlgorithmError("diverged")
-
-    file = io.StringIO()
-    with pytest.raises(AlgorithmError, match="diverged"):
-        fit(LineDisplay(plain(file)), algorithm=diverges)
-    assert "\nfailed in 0." in file.getvalue()
-
-
 def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(
         "import asyncio, os, signal\n"
@@ -312,26 +290,6 @@ def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
     assert after == before
     assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
     assert b"interrupted" in shown
-
-
-def test_kind_is_chosen_by_the_console(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal, file = Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())
-    for kind, console, expected in [
-        ("auto", terminal, LiveDisplay),
-        ("auto", file, LineDisplay),
-        ("plain", terminal, LineDisplay),
-    ]:
-        with reporting(kind, console=console) as display:  # type: ignore[arg-type]
-            assert type(display) is expected
-    with reporting("json") as display:
-        assert isinstance(display, JsonDisplay)
-        print("somebody's text")
-        display.console.print("ours")
-        display.json.write({"a": float("nan")})
-    print("after")
-    captured = capsys.readouterr()
-    assert captured.out == '{"a": null}\nafter\n'
-    assert captured.err == "somebody's text\nours\n"
 
 
 def test_what_programs_of_an_agent_print_does_not_get_between_json_lines() -> None:

@@ -61,23 +61,6 @@ def test_dry_run_prints_the_resolved_config_as_json(folder: Path) -> None:
     assert printed["config"]["algorithm"] == {"name": "baseline", "n_epochs": 3}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--set", "algorithm.n_epoch=3"], "--set algorithm.n_epoch: algorithm 'baseline' has no option 'n_epoch'"),
-        (["--set", "train_dataset=none.jsonl"], "--set train_dataset: train_dataset: cannot read dataset "),
-        (["--set", "agent=dry_agent:slove"], "--set agent: agent: module 'dry_agent' has no 'slove'"),
-        (["--set", "n_runner=1"], "--set n_runner: unknown key 'n_runner'. Did you mean 'n_runners'?"),
-        (["--set", "n_runners"], "--set takes KEY=VALUE, with dots between keys, as in: --set algorithm.beam_width=2"),
-    ],
-)
-def test_what_is_wrong_is_wrong_use_and_nothing_is_run(folder: Path, options: list[str], message: str) -> None:
-    done = train(folder, *options)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: {message}")
-    assert done.stderr.count("\n") == 1
-
-
 def test_warnings_that_are_logged_are_shown_on_stderr(folder: Path) -> None:
     (folder / "dry_agent.py").write_text(
         "import logging\nfrom lightning_core import rollout\n\n\n@rollout\nasync def solve(task):\n"

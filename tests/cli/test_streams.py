@@ -49,26 +49,3 @@ def test_full_disk_is_one_line(command: str, tmp_path: Path) -> None:
     done = shell(f"{AGL} {command} >/dev/full", tmp_path)
     assert done.returncode == 1
     assert done.stderr == "Error: the output cannot be written: No space left on device\n"
-
-
-PROGRAM = """
-import resource, sys
-from lightning_core.cli import agl
-agl(sys.argv[1:], standalone_mode=False)
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, *sys.modules, file=sys.stderr)
-"""
-UNWANTED = {"lightning_apo", "openai", "opentelemetry.sdk", "pydantic", "rich", "aiohttp", "yaml", "jinja2"}
-
-
-@pytest.mark.parametrize("arguments", [["plugins", "--json"], ["train", "--help"]])
-def test_what_only_tells_something_is_quick_and_light(arguments: list[str]) -> None:
-    seconds = []
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=200, check=True
-        )
-        used, *modules = done.stderr.split()
-        assert not UNWANTED & set(modules)
-        seconds.append(float(used))
-    assert min(seconds) < 0.3  # of this process: what others do at the same time does not count

@@ -225,13 +225,6 @@ def test_config_that_is_wrong_is_wrong_use(train: Train, folder: Path) -> None:
     ]
 
 
-def test_name_that_nothing_has_is_wrong_use(train: Train, folder: Path) -> None:
-    result = train(PLAIN.replace("baseline", "baselien"))
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: {folder}/config.yaml:3: algorithm: no algorithm named 'baselien'; inst")
-    assert result.stderr.endswith(". Did you mean 'baseline'?\n")
-
-
 def test_too_few_rollouts_are_told_before_the_run(train: Train) -> None:
     result = train(PLAIN + "max_rollouts: 1\nn_runners: 2\n")
     assert result.exit_code == 1
@@ -243,25 +236,6 @@ def test_too_few_rollouts_are_told_before_the_run(train: Train) -> None:
     verbose = train(PLAIN + "max_rollouts: 1\nn_runners: 2\n", "-v").stderr
     assert "level=warning" in verbose
     assert " event=lightning.too_few_rollouts max_rollouts=1 " in verbose
-
-
-def test_config_that_is_not_there_is_wrong_use(folder: Path) -> None:
-    result = CliRunner().invoke(agl, ["train", str(folder / "nope.yaml")])
-    assert result.exit_code == 2
-    assert result.stderr == f"Error: cannot read config file {folder}/nope.yaml: No such file or directory\n"
-
-
-def test_command_without_a_config_is_wrong_use() -> None:
-    result = CliRunner().invoke(agl, ["train"])
-    assert result.exit_code == 2
-    assert "Missing argument 'CONFIG'" in result.stderr
-
-
-def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
-    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n")
-    assert result.exit_code == 1
-    assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
-    assert re.search(r"\nfailed in .* s: 0 rollouts succeeded\n", result.stdout)
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,6 @@ def test_wrong_value_is_shown_with_its_line(folder: Path, text: str, message: st
     assert fault(folder, REQUIRED + text) == [message]
 
 
-def test_missing_key_is_named(folder: Path) -> None:
-    assert fault(folder, "agent: my_agent:solve\n") == ["config.yaml: the key 'algorithm' is missing"]
-
-
 def test_all_faults_are_told_at_once(folder: Path) -> None:
     assert fault(folder, "algorithm: 5\nn_runner: 4\n") == [
         "config.yaml: the key 'agent' is missing",

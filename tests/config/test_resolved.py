@@ -72,16 +72,6 @@ def test_what_the_algorithm_plans_is_told(write: WriteFile) -> None:
         resolved(config, "val_dataset=")
 
 
-def test_secrets_are_never_in_it(write: WriteFile) -> None:
-    write("val.jsonl", "1\n")
-    text = resolved(write("config.yaml", CONFIG))
-    assert "key-123" not in text
-    assert "me:pw" not in text
-    llm = yaml.safe_load(text)["initial_resources"]["main_llm"]
-    assert llm["api_key"] == "***"
-    assert llm["endpoint"] == "https://***@host/v1"
-
-
 def test_secrets_are_hidden_wherever_they_stand(write: WriteFile) -> None:
     write(
         "my_search.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.run_page import SHOWN_ONLY, Block, blocks
+from tests.docs.run_page import Block, blocks
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
@@ -96,42 +96,6 @@ def _named_test(block: Block) -> str | None:
     return named and named[0]
 
 
-def test_blocks_are_found_with_their_line_title_and_reason():
-    page = """# A page
-
-<!-- python
-x = 1
--->
-
-```python
-print(x)
-```
-
-1. In a list:
-
-   ```yaml title="config.yaml"
-   agent: a
-   ```
-
-<!-- not run: it needs a GPU -->
-```bash
-agl train
-```
-
-```bash
-agl plugins
-```
-"""
-    assert list(blocks(page)) == [
-        Block(4, "python", None, None, "x = 1", is_shown=False),
-        Block(8, "python", None, None, "print(x)\n"),
-        Block(14, "yaml", "config.yaml", None, "agent: a\n"),
-        Block(19, "bash", None, "it needs a GPU", "agl train\n"),
-        Block(23, "bash", None, None, "agl plugins\n"),
-    ]
-    assert "text" in SHOWN_ONLY
-
-
 @pytest.mark.parametrize(
     ("page", "said"),
     [
@@ -150,39 +114,6 @@ def test_a_page_with_a_broken_block_fails_and_says_where(page: str, said: str, t
     done = _run(file)
     assert done.returncode != 0
     assert said in done.stderr
-
-
-def test_a_page_is_one_session(tmp_path: Path):
-    file = tmp_path / "page.md"
-    file.write_text(
-        """
-```bash
-mkdir there
-cd there
-```
-
-```text title="there.txt"
-Not written: it is shown only.
-```
-
-```csv title="there.csv"
-a,b
-```
-
-```python
-from pathlib import Path
-print("It is", Path("there.csv").read_text(), Path.cwd())
-```
-
-<!-- printed -->
-```text
-It is a,b
-.../there
-```
-""",
-        encoding="utf-8",
-    )
-    assert _run(file).returncode == 0
 
 
 def _run(page: Path) -> "subprocess.CompletedProcess[str]":

@@ -33,11 +33,6 @@ def test_each_suite_has_an_example(suite: str):
     assert any(f"({suite}):" in code for code in [*EXAMPLES.values(), algorithms])
 
 
-@pytest.mark.parametrize("title", EXAMPLES)
-def test_an_example_is_short(title: str):
-    assert len(EXAMPLES[title].splitlines()) <= 30
-
-
 def test_the_page_counts_what_a_database_implements():
     required = StoreBackend.__abstractmethods__
     properties = sorted(name for name in required if isinstance(getattr(StoreBackend, name), property))

@@ -54,11 +54,6 @@ def test_a_blocked_component_asked_for_by_name_says_what_blocks_it(
     assert "a" not in sys.modules
 
 
-def test_a_blocked_component_is_not_told_as_installed(offers: "Site") -> None:
-    with pytest.raises(UnknownComponent, match=r"no store named 'mongoo'; installed: quick\. Did you mean 'mongo'"):
-        offers.registry(blocked=["stores:mongo"]).load("stores", "mongoo")
-
-
 def test_the_inventory_tells_what_is_blocked(offers: "Site") -> None:
     states = {f"{each.kind}:{each.name}": each.state for each in offers.registry(blocked=["mongo"]).inventory()}
     assert states == {"tracers:mongo": "blocked", "stores:mongo": "blocked", "stores:quick": "ok", "hooks:watch": "ok"}

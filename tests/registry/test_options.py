@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from lightning_core.errors import ConfigError, InvalidComponent, InvalidOptions
 from lightning_core.registry import check_options
-from lightning_core.registry.options import Options, is_plain, nearest
+from lightning_core.registry.options import Options, nearest
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -149,22 +149,6 @@ def test_a_secret_is_not_shown() -> None:
 
     [fault] = Options(connect).faults("it", {"api_key": "sk-secret-1"}).values()
     assert fault == "it: api_key is a text; it has to be a whole number"
-
-
-def test_nothing_is_known_of_a_ready_instance() -> None:
-    options = Options(None)
-    assert options.faults("it", {"anything": 5}) == {}
-    assert list(options.defaults()) == []
-
-
-@pytest.mark.parametrize("value", [None, 1, "a", [1, ("b",)], {"a": {"b": 0.5}}])
-def test_plain_values(value: object) -> None:
-    assert is_plain(value)
-
-
-@pytest.mark.parametrize("value", [object(), [object()], {1: 2}, {"a": Client()}, len])
-def test_values_that_are_not_plain(value: object) -> None:
-    assert not is_plain(value)
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,6 @@ def test_a_registered_component_is_known_until_the_end_of_the_block() -> None:
         registry.load("stores", "shelf")
 
 
-def test_it_is_forgotten_also_when_the_block_raises() -> None:
-    registry = Registry(())
-    with pytest.raises(ZeroDivisionError), registry.register("stores", "shelf", Shelf):
-        raise ZeroDivisionError
-    assert registry.components("stores") == []
-
-
 def test_without_a_block_it_stays_until_it_is_removed() -> None:
     registry = Registry(())
     registration = registry.register("stores", "shelf", Shelf)

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
-from lightning_core.registry import ALIASES, KINDS, SHIPS_IN, Component, Registry, default_registry, load_object
+from lightning_core.registry import ALIASES, SHIPS_IN, Component, Registry, load_object
 from lightning_core.registry.ships_in import REQUIRES
 
 if TYPE_CHECKING:
@@ -80,28 +80,11 @@ def test_components_are_listed_by_name_without_importing_them(site: "Site") -> N
     assert "explodes" not in sys.modules
 
 
-def test_the_inventory_is_of_all_kinds_in_their_order(site: "Site") -> None:
-    site.distribution("somebodys", "1.0", "[lightning_core]\nlistener = a:b\n[lightning_core.stores]\nquick = c:d\n")
-    assert [(each.kind, each.name) for each in site.registry().inventory()] == [
-        ("stores", "quick"),
-        ("hooks", "listener"),
-    ]
-
-
 def test_an_installation_that_was_cut_short_is_still_listed(site: "Site") -> None:
     site.distribution("halfway", "1.0", "[lightning_core.stores]\nquick = explodes:Store\n")
     (site.folder / "halfway-1.0.dist-info" / "METADATA").write_text("")
     [component] = site.registry().components("stores")
     assert (component.name, component.origin) == ("quick", "an unknown distribution")
-
-
-def test_built_ins_are_found_through_their_own_entry_points() -> None:
-    found = {
-        (each.kind, each.name, each.distribution) for kind in KINDS for each in default_registry().components(kind)
-    }
-    assert ("algorithms", "baseline", "lightning-core") in found
-    assert ("stores", "memory", "lightning-core") in found
-    assert ("commands", "plugins", "lightning-core") in found
 
 
 def test_unknown_kind_is_refused(registry: Registry) -> None:
@@ -116,12 +99,6 @@ def test_unknown_name_says_what_is_installed_and_what_it_may_mean(registry: Regi
     with pytest.raises(UnknownComponent) as caught:
         registry.load("algorithms", name)
     assert str(caught.value) == f"no algorithm named {name!r}; installed: apo, baseline. Did you mean 'apo'?"
-
-
-def test_unknown_name_like_no_other_gets_no_suggestion(registry: Registry) -> None:
-    with pytest.raises(UnknownComponent) as caught:
-        registry.load("stores", "cupboard")
-    assert str(caught.value) == "no store named 'cupboard'; installed: none"
 
 
 def test_name_of_a_distribution_that_is_not_installed_says_how_to_install_it(registry: Registry) -> None:
@@ -176,13 +153,6 @@ def test_broken_plugin_says_whose_it_is_and_chains_the_cause(site: "Site") -> No
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_entry_point_without_its_object_is_a_broken_plugin(site: "Site") -> None:
-    site.distribution("somebodys", "0.1", "[lightning_core.tracers]\nfancy = fancy_tracer:Fancy\n")
-    site.module("fancy_tracer", "class Fanci: ...")
-    with pytest.raises(BrokenPlugin, match=r"module 'fancy_tracer' has no 'Fancy'.* Did you mean 'Fanci'\?"):
-        site.registry().load("tracers", "fancy")
-
-
 @pytest.mark.parametrize(
     ("spec", "model", "beam_width"),
     [
@@ -201,22 +171,6 @@ def test_every_accepted_form_gives_the_component(registry: Registry, spec: Any, 
     built = registry.build("algorithms", spec, expected=Algorithm)
     assert isinstance(built, Search)
     assert (built.model, built.beam_width) == (model, beam_width)
-
-
-def test_an_instance_is_returned_as_it_is(registry: Registry) -> None:
-    assert registry.build("algorithms", READY, expected=Algorithm, defaults={"model": "other"}) is READY
-
-
-def test_building_leaves_the_given_mapping_as_it_was(registry: Registry) -> None:
-    spec = {"name": "apo", "beam_width": 3}
-    registry.build("algorithms", spec, expected=Algorithm, defaults={"model": "large"})
-    assert spec == {"name": "apo", "beam_width": 3}
-
-
-def test_defaults_fill_what_the_constructor_takes_and_the_spec_leaves_open(registry: Registry) -> None:
-    defaults = {"model": "default", "beam_width": 9, "not_a_parameter": 1}
-    built = registry.build("algorithms", {"name": "apo", "model": "own"}, expected=Search, defaults=defaults)
-    assert (built.model, built.beam_width) == ("own", 9)
 
 
 def test_a_constructor_with_keyword_arguments_takes_any_option_but_no_unnamed_default(registry: Registry) -> None:
@@ -280,10 +234,6 @@ def test_anything_else_is_told_what_is_accepted(registry: Registry, spec: object
     )
     with pytest.raises(InvalidComponent, match=f"no algorithm can be made from {problem}; {accepted}"):
         registry.build("algorithms", spec, expected=Algorithm)
-
-
-def test_object_is_loaded_by_its_path() -> None:
-    assert load_object("collections.abc:Mapping.get") is load_object("collections.abc:Mapping").get
 
 
 @pytest.mark.parametrize("path", ["", "agent", "agent:", ":solve", "agent:a b", "agent:a:b", "./agent:solve", "a..b:c"])

@@ -57,16 +57,6 @@ def test_a_config_without_an_agent_runs_that_of_the_environment(serve_model: Ser
     assert [json.loads(line) for line in kept.read_text().splitlines()] == job.train_dataset
 
 
-@pytest.mark.slow
-def test_the_agent_and_the_scorer_of_an_environment_run_in_processes_of_their_own(
-    serve_model: Serve, tmp_path: Path
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG.format(url=serve_model(solve), task="chain_sum"))
-
-    assert load_job(path, overrides=["strategy=processes"]).fit().metrics["val_reward"] == 1.0
-
-
 def test_a_run_that_goes_on_has_the_tasks_that_it_kept(serve_model: Serve, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG.format(url=serve_model(solve), task="chain_sum"))

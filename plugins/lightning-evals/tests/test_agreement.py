@@ -60,8 +60,3 @@ def test_a_sample_without_one_rating_is_lost_and_no_disagreement() -> None:
     assert found is not None
     assert (found.share, found.n, found.lost) == (1.0, 2, 2)
     assert agreement([None], [1]) is None
-
-
-def test_ratings_of_other_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        agreement([1, 0], [1])

@@ -84,6 +84,7 @@ def test_without_a_right_answer_the_rest_is_checked_and_said(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("grader", "options", "said"),
     [
+        ("null", ["--set", "reward=null"], "its agent returns the reward; name a grader under 'reward'"),
         ("judged", [], "grader judged asks a model, which only a run has; take agl judge-check for it"),
         ("exact", ["--on", "test"], "has no test_dataset to try it on"),
     ],
@@ -93,13 +94,6 @@ def test_what_cannot_be_checked_is_refused(grader: str, options: list[str], said
 
     assert done.exit_code == 2
     assert said in done.output
-
-
-def test_an_agent_that_scores_itself_has_no_grader_to_check(tmp_path: Path) -> None:
-    config = "agent: check_agent:agent\nalgorithm: baseline\ntrain_dataset: [1]\n"
-    done = run(tmp_path, "", config=config)
-
-    assert "its agent returns the reward; name a grader under 'reward'" in done.output
 
 
 def test_a_dry_run_warns_of_a_grader_that_pays_for_nonsense(tmp_path: Path) -> None:

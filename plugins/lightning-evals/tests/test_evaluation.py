@@ -155,16 +155,6 @@ async def test_the_first_samples_are_run_and_equal_ones_have_one_key(tmp_path: P
     assert kept.samples[0].key == kept.samples[2].key != kept.samples[1].key
 
 
-async def test_the_metrics_are_those_of_the_summary() -> None:
-    result = await Trainer(algorithm={"name": "lightning_evals.evaluation:Evaluate", "repeat": 2}).fit_async(
-        agent, val_dataset=[1, 0]
-    )
-    assert (result.metrics["test_reward"], result.metrics["pass^2"]) == (0.5, 0.5)
-    assert result.comparison is not None
-    assert result.comparison.mode == "test"
-    assert result.rollouts.succeeded == 4
-
-
 async def test_without_a_reward_there_is_nothing_to_tell() -> None:
     with pytest.raises(NoRewards, match="the evaluation: none of 1 rollouts gave a reward; the first: ValueError"):
         await Trainer(algorithm=Evaluate()).fit_async(agent, val_dataset=["fails"])

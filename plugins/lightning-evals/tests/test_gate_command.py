@@ -95,9 +95,3 @@ def test_what_cannot_be_is_one_error(run: Agl, arguments: list[str], words: str)
     assert ended.exit_code in (1, 2)
     assert words in ended.stderr
     assert ended.stderr.count("Error") == 1
-
-
-def test_a_margin_that_cannot_be_is_one_error(run: Agl, baseline: str) -> None:
-    ended = run("gate", "--baseline", baseline, "--max-drop", "0")
-    assert ended.exit_code == 2
-    assert "max_drop is 0.0; it has to be more than 0" in ended.stderr

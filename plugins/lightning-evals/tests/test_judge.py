@@ -13,7 +13,7 @@ from lightning_proxy.testing import FakeEngine
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.adapter import genai, read_model_calls
-from lightning_core.errors import InvalidComponent, NoRewards
+from lightning_core.errors import NoRewards
 from lightning_core.runs import FitResult
 from lightning_core.types import Rollout, Span
 
@@ -84,13 +84,6 @@ async def test_its_calls_are_priced_counted_and_recorded(engine: FakeEngine) -> 
     (call,) = read_model_calls(spans)
     assert call.purpose == "judge"
     assert any("because" in str(span.attributes.get(genai.OUTPUT_MESSAGES)) for span in call.spans)
-
-
-async def test_a_budget_ends_the_run_and_scores_nothing(engine: FakeEngine) -> None:
-    engine.replies = [said(1)]
-    _, result = await judged(engine, ["a", "b", "c"], budget={"calls": 2})
-    assert result.status == "budget"
-    assert (result.rollouts.succeeded, result.rollouts.failed, result.rollouts.unfinished) == (2, 0, 1)
 
 
 async def test_a_reply_that_cannot_be_read_is_asked_for_again(engine: FakeEngine) -> None:
@@ -231,11 +224,6 @@ def test_anything_else_is_unreadable(text: Any, problem: str) -> None:
 def test_an_option_that_it_does_not_take_is_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Trainer(reward={"name": "judge", **options})
-
-
-def test_an_unknown_option_has_a_near_one() -> None:
-    with pytest.raises(InvalidComponent, match=r"has no option 'rubrik'.* Did you mean 'rubric'"):
-        Trainer(reward={"name": "judge", "rubrik": "It is polite."})
 
 
 def test_it_can_be_sent_to_another_process() -> None:

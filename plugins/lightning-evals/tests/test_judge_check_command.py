@@ -59,14 +59,6 @@ def test_it_says_how_well_they_agree_and_where_they_do_not(agl_judge: Agl, runs_
     assert result.metrics["kappa"] == 0.5
 
 
-def test_programs_get_the_agreement_as_metrics(agl_judge: Agl) -> None:
-    ended = agl_judge("--json", "-o", "result.json")
-    assert ended.exit_code == 0, ended.output
-    events = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert events[-1]["metrics"]["agreement"] == 0.75
-    assert json.loads(Path("result.json").read_text())["metrics"]["kappa"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("sample", "words"),
     [

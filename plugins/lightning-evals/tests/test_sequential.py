@@ -69,10 +69,6 @@ def test_the_bounds_hold_the_mean_and_close_in_on_it() -> None:
     assert widths[-1] < 0.1
 
 
-def test_without_values_nothing_is_known() -> None:
-    assert anytime_bounds([], low=-1, high=1) == pytest.approx((-1, 1))
-
-
 def test_a_value_beyond_its_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a value is 1\.5, which is not from 0 to 1"):
         anytime_bounds([0.5, 1.5])

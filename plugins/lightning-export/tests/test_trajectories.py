@@ -166,24 +166,6 @@ def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> N
     assert others[0]["reward"] is None
 
 
-def test_a_trial_that_crashed_is_a_failed_rollout(make_run: Any, tmp_path: Path) -> None:
-    trial = tmp_path / "jobs" / "trial-1"
-    (trial / "agent").mkdir(parents=True)
-    (trial / "agent" / "trajectory.json").write_text(json.dumps(PUBLIC))
-    crash = {"exception_type": "AgentTimeoutError", "exception_message": "too slow", "exception_traceback": "..."}
-    result = {"exception_info": crash, "verifier_result": {"rewards": {"reward": None}}}
-    (trial / "result.json").write_text(json.dumps(result))
-    make_run()
-    run = invoke("import", "jobs").partition(":")[0]
-    invoke("export", run, "--to", "atif", "-o", "again")
-    again = json.loads(next((tmp_path / "again").rglob("trajectory.json")).read_text())
-    assert again["extra"]["lightning_core"]["status"] == "failed"
-    result = json.loads(next((tmp_path / "again").glob("*/result.json")).read_text())
-    assert {**crash, **result["exception_info"]} == result["exception_info"]
-    job = json.loads((tmp_path / "again" / "result.json").read_text())
-    assert job["stats"] == {"n_completed_trials": 1, "n_errored_trials": 1, "cost_usd": 0.5}
-
-
 def test_what_broke_around_an_agent_of_harbor_is_a_fault_and_stays_one(make_run: Any, tmp_path: Path) -> None:
     make_run()
     rate_limit = {"exception_type": "ApiRateLimitError", "exception_message": "429"}
@@ -291,14 +273,6 @@ def test_what_is_odd_in_a_trial_is_refused_with_its_file(
     done = CliRunner().invoke(agl, ["import", "t"])
     assert done.exit_code == 2
     assert message in done.output
-
-
-def test_what_is_not_json_is_refused_with_its_line(make_run: Any, tmp_path: Path) -> None:
-    make_run()
-    (tmp_path / "odd.jsonl").write_text("\nno JSON\n")
-    done = CliRunner().invoke(agl, ["import", "odd.jsonl"])
-    assert done.exit_code == 2
-    assert "1 lines that are not JSON, such as line 2 of odd.jsonl: " in done.output
 
 
 @pytest.mark.parametrize("name", ["odd.json", "odd.jsonl"])
