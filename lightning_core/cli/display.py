@@ -1,13 +1,12 @@
 """What a command shows of a run: a panel on a terminal, lines elsewhere, JSON lines, or a file with its result."""
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -43,12 +42,6 @@ def write_result(path: Path, result: FitResult) -> None:
         path.write_text(json.dumps(result_record(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as exc:
         raise LightningError(f"cannot write the result to {path}: {exc.strerror}") from exc
-
-
-logger = logging.getLogger(__name__)
-
-Kind = Literal["auto", "plain", "json"]
-"""`auto`: a panel on a terminal, lines elsewhere."""
 
 
 class JsonDisplay(Display):
@@ -107,20 +100,19 @@ class JsonDisplay(Display):
 
 
 @contextmanager
-def reporting(kind: Kind = "auto", *, console: Console | None = None) -> Iterator[Display]:
+def reporting(*, as_json: bool) -> Iterator[Display]:
     """Give a display to a `with` block, to be handed to a trainer as a plugin; the terminal is as before after it.
 
     Args:
-        kind: How to show it. With `json`, stdout has nothing but JSON during the block, and `display.console` writes
-            to stderr.
-        console: Where people read; None for stdout.
+        as_json: Whether stdout has nothing but JSON during the block, and `display.console` writes to stderr. Else it
+            is a panel on a terminal, and lines elsewhere.
     """
-    if kind == "json":
+    if as_json:
         with stdout_for_json() as lines:
             yield JsonDisplay(Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True), lines)
         return
-    console = plain_console() if console is None else console
-    display = LiveDisplay(console) if kind == "auto" and console.is_interactive else LineDisplay(console)
+    console = plain_console()
+    display = LiveDisplay(console) if console.is_interactive else LineDisplay(console)
     try:
         yield display
     finally:
@@ -138,15 +130,4 @@ def announce(display: Display, job: Job) -> None:
     if plan is None:
         return
     display.show_plan(plan)
-    planned = display.standing.expected_rollouts = plan.rollouts
-    limit, runners = job.trainer.max_rollouts, job.trainer.n_runners
-    runners *= getattr(job.trainer.strategy, "concurrency", 1)
-    if planned is not None and limit is not None and limit * runners < planned:
-        logger.warning(
-            "lightning.too_few_rollouts max_rollouts=%d runners=%d planned=%d: the runners stop after %d rollouts; if "
-            "the algorithm needs more, the run fails then, with the best so far",
-            limit,
-            runners,
-            planned,
-            limit * runners,
-        )
+    display.standing.expected_rollouts = plan.rollouts

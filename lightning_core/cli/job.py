@@ -144,7 +144,7 @@ def run_job(context: click.Context, load: Callable[[Display], Job], options: Run
     resume = with_runs_dir("agl resume", options["runs_dir"])
     output = None if output is None else output.absolute()
     show_warnings(context, verbose=options["verbose"])
-    with reporting("json" if as_json else "auto") as display:
+    with reporting(as_json=as_json) as display:
         job = load(display)
         announce(display, job)
         stores = {component.name for component in default_registry().components("stores")}

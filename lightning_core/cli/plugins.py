@@ -55,28 +55,15 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
 def _verifier() -> Callable[[Component, Any], None]:
     """Return what refuses a component that is not what its kind has to be."""
     # imported here, because it is much, and a plain list does not need it
-    from lightning_core.adapter import TraceAdapter
     from lightning_core.agent import Environment, Grader
-    from lightning_core.algorithm import Algorithm
-    from lightning_core.execution import ExecutionStrategy
+    from lightning_core.config.components import EXPECTED
+    from lightning_core.config.model import COMPONENTS
     from lightning_core.plugins import Hooks
     from lightning_core.registry.registry import require_buildable
-    from lightning_core.runner import Runner
     from lightning_core.runs.loggers import RunLogger
-    from lightning_core.store import LightningStore
-    from lightning_core.tracer import Tracer
 
-    expected: dict[str, type] = {
-        "algorithms": Algorithm,
-        "stores": LightningStore,
-        "tracers": Tracer,
-        "adapters": TraceAdapter,
-        "runners": Runner,
-        "strategies": ExecutionStrategy,
-        "graders": Grader,
-        "environments": Environment,
-        "loggers": RunLogger,
-    }
+    expected: dict[str, type] = {"graders": Grader, "environments": Environment, "loggers": RunLogger}
+    expected |= {COMPONENTS[key]: kind for key, kind in EXPECTED.items()}
 
     def verify(component: Component, loaded: object) -> None:
         label = f"{component} ({component.value})"

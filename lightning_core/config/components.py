@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_core.adapter import TraceAdapter
 from lightning_core.agent import LitAgent
@@ -32,14 +32,15 @@ from lightning_core.errors import (
     RegistryError,
 )
 from lightning_core.execution import ExecutionStrategy
-from lightning_core.registry import default_registry, load_object
+from lightning_core.registry import Kind, default_registry, load_object
 from lightning_core.registry.options import Options
 from lightning_core.registry.registry import is_factory, require_buildable
 from lightning_core.runner import Runner
 from lightning_core.runs import RunFolder
-from lightning_core.runs.loggers import RunLogger
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
+
+T = TypeVar("T")
 
 MAIN_PROMPT = "main_prompt"
 """The name of a prompt where the resources have none yet."""
@@ -204,24 +205,14 @@ def _check(key: str, spec: str | dict[str, Any]) -> Options:
     return options
 
 
-def build_component(file: ConfigFile, config: Config, key: str) -> Any:
-    """Build a component.
+def build(file: ConfigFile, kind: Kind, spec: object, expected: type[T], *place: str | int) -> T:
+    """Build a component, or one of the loggers, that stands at a place of the file.
 
     Raises:
-        ConfigError: When it refuses an option, or misses one.
+        ConfigError: When it cannot be found, refuses an option, or misses one.
     """
-    with located(file, key, also=ValueError):
-        return default_registry().build(COMPONENTS[key], getattr(config, key), expected=EXPECTED[key])
-
-
-def build_logger(file: ConfigFile, index: int, spec: str | dict[str, Any]) -> RunLogger:
-    """Build one of the loggers.
-
-    Raises:
-        ConfigError: When it cannot be found or built.
-    """
-    with located(file, "loggers", index, also=ValueError):
-        return default_registry().build("loggers", spec, expected=RunLogger)
+    with located(file, *place, also=ValueError):
+        return default_registry().build(kind, spec, expected=expected)
 
 
 def tasks_of(
@@ -246,13 +237,13 @@ def tasks_of(
         return None, {}
     (first, source), *others = named.items()
     for key, other in others:
-        if (other.environment, other.options()) != (source.environment, source.options()):
+        if (other.environment, other.model_extra) != (source.environment, source.model_extra):
             raise ConfigError(
                 f"{file.where((key,))}: {key} is of another environment than {first}, or has other options; the "
                 "datasets of a run are of one environment, and differ in size"
             )
     with located(file, first, also=ValueError):
-        environment = make_environment(import_path(source.environment, folder), source.options())
+        environment = make_environment(import_path(source.environment, folder), source.model_extra or {})
     own = dict(zip(DATASETS, SPLITS, strict=True))
     splits = {key: each.split or own[key] for key, each in named.items()}
     rows = {key: kept for key, each in named.items() if (kept := _kept(run, key, each)) is not None}

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_core.agent.environments import Split
 from lightning_core.errors import ConfigError
@@ -23,7 +22,7 @@ class Hub(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str
+    name: str = Field(pattern=f"^{HUB_PREFIX}.")
     """`hf:` and the dataset's name."""
     subset: str | None = None
     """The part that the library calls a config; None for its default."""
@@ -31,15 +30,6 @@ class Hub(BaseModel):
     """Such as `train`, or `test[:100]`. May be left out where there is only one."""
     revision: str | None = None
     """A branch, a tag or a commit; None for the newest."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if not name.startswith(HUB_PREFIX) or name == HUB_PREFIX:
-            raise PydanticCustomError(
-                "hub_name", "options are for datasets of the Hugging Face hub, as in {name: hf:gsm8k, split: train}"
-            )
-        return name
 
     def load(self) -> Any:
         """Load it, from the library's cache or from the hub.
@@ -72,10 +62,6 @@ class EnvironmentSource(BaseModel):
     size: int = Field(default=100, ge=1, strict=True)
     split: Split | None = None
     """Which tasks; None for those of the key, as `train` of `train_dataset`."""
-
-    def options(self) -> dict[str, Any]:
-        """Return the options of the environment."""
-        return dict(self.model_extra or {})
 
 
 def read_parquet(path: Path) -> list[Any]:

@@ -15,10 +15,10 @@ from pydantic_core import ErrorDetails
 from lightning_core.agent import Environment, Grader, LitAgent
 from lightning_core.agent.environments import grader_of
 from lightning_core.config.components import (
+    EXPECTED,
     GIVEN,
     MAIN_PROMPT,
-    build_component,
-    build_logger,
+    build,
     check_components,
     faults_at,
     load_agent,
@@ -41,6 +41,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.registry import SHIPS_IN, check_options, default_registry, did_you_mean
 from lightning_core.registry.options import Options, show_value, wanted
 from lightning_core.runs import FitResult, RunFolder
+from lightning_core.runs.loggers import RunLogger
 from lightning_core.runs.plan import RunPlan, plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
@@ -96,14 +97,13 @@ def hidden_values(file: ConfigFile) -> list[str]:
         elif isinstance(value, str) and _MASKED.fullmatch(value):
             yield place
 
-    def words(place: Place) -> str:
-        name = ".".join(map(str, place))
-        return (
-            f"{file.where(place)}: {name} has '***' in place of a secret; set it, as in --set {name}=VALUE, or remove "
-            "it where the environment has it"
-        )
-
-    return [words(place) for place in walk((), {k: v for k, v in file.values.items() if k not in DATASETS})]
+    values = {key: value for key, value in file.values.items() if key not in DATASETS}
+    named = {place: ".".join(map(str, place)) for place in walk((), values)}
+    return [
+        f"{file.where(place)}: {name} has '***' in place of a secret; set it, as in --set {name}=VALUE, or remove it "
+        "where the environment has it"
+        for place, name in named.items()
+    ]
 
 
 def in_order(file: ConfigFile, faults: Iterable[str]) -> list[str]:
@@ -285,10 +285,11 @@ def load_job(
         with located(file, "reward", also=ValueError):
             is_path = isinstance(config.reward, str) and ":" in config.reward
             reward = Grader.of(load_named(file, str(config.reward)) if is_path else config.reward)
-    loggers = [build_logger(file, index, spec) for index, spec in enumerate(config.loggers)]
-    built = {key: build_component(file, config, key) for key in ("algorithm", "tracer", "adapter")}
+    loggers = [build(file, "loggers", spec, RunLogger, "loggers", index) for index, spec in enumerate(config.loggers)]
+    keys = ["algorithm", "tracer", "adapter"]
     if not dry_run and (run_dir is None or "store" in config.model_fields_set):
-        built["store"] = build_component(file, config, "store")
+        keys.append("store")
+    built = {key: build(file, COMPONENTS[key], getattr(config, key), EXPECTED[key], key) for key in keys}
     try:
         trainer = Trainer(
             **built,

@@ -41,23 +41,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 GROUPS: Mapping[Kind, str] = {kind: f"lightning_core.{kind}" for kind in KINDS} | {"hooks": "lightning_core"}
 """The entry-point group of each kind. Plugins with hooks are in pluggy's group, which is named as the project is."""
 
-SINGULAR: Mapping[Kind, str] = {
-    "algorithms": "algorithm",
-    "stores": "store",
-    "tracers": "tracer",
-    "adapters": "adapter",
-    "runners": "runner",
-    "strategies": "strategy",
-    "proxies": "proxy",
-    "backends": "backend",
-    "agents": "agent",
-    "graders": "grader",
-    "environments": "environment",
-    "loggers": "logger",
-    "commands": "command",
-    "pages": "page",
-    "exports": "export",
-    "hooks": "hook plugin",
+SINGULAR: Mapping[Kind, str] = {kind: re.sub("ies$", "ys", kind).removesuffix("s") for kind in KINDS} | {
+    "hooks": "hook plugin"
 }
 """What one component of a kind is called in a message."""
 

@@ -7,6 +7,7 @@ import difflib
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -250,7 +251,7 @@ def wanted(fault: "ErrorDetails") -> str:
         return "the key is missing"
     if kind == "extra_forbidden":
         return "there is no such key"
-    return fault["msg"].removeprefix("Value error, ").replace("Input should ", "it has to ")
+    return re.sub("^(Input|String) should ", "it has to ", fault["msg"].removeprefix("Value error, "))
 
 
 def wanted_of(faults: "Iterable[ErrorDetails]") -> str:

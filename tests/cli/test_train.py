@@ -225,19 +225,6 @@ def test_config_that_is_wrong_is_wrong_use(train: Train, folder: Path) -> None:
     ]
 
 
-def test_too_few_rollouts_are_told_before_the_run(train: Train) -> None:
-    result = train(PLAIN + "max_rollouts: 1\nn_runners: 2\n")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0] == (
-        "warning: too few rollouts: the runners stop after 2 rollouts; if the algorithm "
-        "needs more, the run fails then, "
-        "with the best so far (max_rollouts=1 runners=2 planned=3)"
-    )
-    verbose = train(PLAIN + "max_rollouts: 1\nn_runners: 2\n", "-v").stderr
-    assert "level=warning" in verbose
-    assert " event=lightning.too_few_rollouts max_rollouts=1 " in verbose
-
-
 @pytest.mark.parametrize(
     ("algorithm", "line"),
     [("lose_pipe", "BrokenPipeError: [Errno 32] Broken pipe"), ("meet_end", "EOFError: the pipe to the model ended")],

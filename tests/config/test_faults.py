@@ -45,8 +45,7 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
         ),
         (
             "train_dataset:\n  name: train.jsonl\n",
-            "config.yaml:4: train_dataset.name is 'train.jsonl'; "
-            "options are for datasets of the Hugging Face hub, as in {name: hf:gsm8k, split: train}",
+            "config.yaml:4: train_dataset.name is 'train.jsonl'; it has to match pattern '^hf:.'",
         ),
         (
             "train_dataset:\n  name: hf:gsm8k\n  splt: test\n",

@@ -197,15 +197,8 @@ class Judge(Grader):
             raise ProxyError(f"the judge's model {llm.model!r} cannot be asked: {exc}") from exc
 
     def _response_format(self) -> dict[str, Any]:
-        schema = {
-            "type": "object",
-            "properties": {
-                "reason": {"type": "string"},
-                "score": {"type": "integer", "enum": list(range(self.points + 1))},
-            },
-            "required": ["reason", "score"],
-            "additionalProperties": False,
-        }
+        schema = Judgement.model_json_schema()
+        schema["properties"]["score"] = {"type": "integer", "enum": list(range(self.points + 1))}
         return {"type": "json_schema", "json_schema": {"name": "judgement", "strict": True, "schema": schema}}
 
 
