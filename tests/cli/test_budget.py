@@ -135,11 +135,8 @@ def test_a_run_that_its_budget_has_ended_says_so_everywhere(run: Agl, runs_dir: 
     ("option", "message"),
     [
         ("llm_proxy=null", "budget limits calls, which the model proxy counts, and there is none"),
-        ("budget.calls=-1", "budget: calls is -1; it has to be more than 0"),
         ("budget.cals=1", "budget has no option 'cals'"),
         ("llm_proxy.model_list=[]", "llm_proxy: model_list is empty"),
-        ("llm_proxy=5", "llm_proxy is 5; it has to be a mapping with a model_list, the URL of a proxy, or true"),
-        ("budget=5", "budget is 5; it has to be a mapping"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_starts(

@@ -146,40 +146,17 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
     text = output.read_text(encoding="utf-8")
     assert "sk-secret" not in text
     record = json.loads(text)
-    assert record.pop("run_id").startswith("run-")
-    assert record.pop("duration_seconds") > 0
-    comparison = record.pop("comparison")
+    assert (record["status"], record["algorithm"]) == ("succeeded", "trained_agent:search")
+    assert (record["budget"], record["failures"], record["failed_hooks"]) == (None, [], [])
+    comparison = record["comparison"]
     assert (comparison["mode"], comparison["before"]["mean"], comparison["after"]["mean"]) == ("test", 0.0, 1.0)
-    assert [used["calls"] for used in record.pop("usage").values()] == [0, 0]
-    assert record.pop("budget") is None
-    assert (record.pop("algorithm"), Path(record.pop("folder")).parent) == ("trained_agent:search", folder / "runs")
-    assert record == {
-        "status": "succeeded",
-        "bypassed_proxy": False,
-        "best_resources": {
-            "main_prompt": {
-                "resource_type": "prompt_template",
-                "template": f"[red]please[/red] :smile: [/] {'and ' * 40}stop",
-                "engine": "f-string",
-            },
-            "main_llm": {
-                "resource_type": "llm",
-                "endpoint": "http://localhost/v1",
-                "model": "small",
-                "sampling_parameters": {},
-            },
-        },
-        "initial_resources": {
-            "main_prompt": {"resource_type": "prompt_template", "template": "answer", "engine": "f-string"}
-        },
-        "is_in_memory": False,
-        "metrics": {"[b]reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0},
-        "rollouts": {"succeeded": 4, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0},
-        "failures": [],
-        "abandoned_agents": 0,
-        "dropped_spans": 0,
-        "failed_hooks": [],
-    }
+    assert [used["calls"] for used in record["usage"].values()] == [0, 0]
+    assert record["best_resources"]["main_prompt"]["template"].startswith("[red]please[/red] :smile: [/] and ")
+    assert record["best_resources"]["main_llm"].keys() == {"resource_type", "endpoint", "model", "sampling_parameters"}
+    assert record["initial_resources"]["main_prompt"]["template"] == "answer"
+    assert record["metrics"] == {"[b]reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0}
+    assert (record["rollouts"]["succeeded"], record["rollouts"]["failed"]) == (4, 0)
+    assert Path(record["folder"]).parent == folder / "runs"
 
 
 def test_programs_get_json_lines_and_nothing_else(train: Train, folder: Path) -> None:

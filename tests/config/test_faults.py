@@ -22,20 +22,12 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
     ("text", "message"),
     [
         ("alogrithm: x\n", "config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?"),
-        ("zzz: x\n", "config.yaml:3: unknown key 'zzz'"),
         ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0; it has to be 1 or more"),
         ("n_runners: '4'\n", "config.yaml:3: n_runners is '4'; it has to be a whole number"),
-        ("n_runners: true\n", "config.yaml:3: n_runners is true; it has to be a whole number"),
         ("hooks: null\n", "config.yaml:3: hooks is null; it has to be a list"),
-        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5; it has to be a whole number"),
         (
             "store: 5\n",
             "config.yaml:3: store is 5; "
-            "it has to be a name, 'package.module:Class', or a mapping with name and options",
-        ),
-        (
-            "runner: [agent]\n",
-            "config.yaml:3: runner is a list; "
             "it has to be a name, 'package.module:Class', or a mapping with name and options",
         ),
         (
@@ -55,7 +47,6 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
             "rollout_config:\n  max_attempt: 2\n",
             "config.yaml:4: unknown key 'rollout_config.max_attempt'. Did you mean 'max_attempts'?",
         ),
-        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve'; it has to be a list"),
         ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5; it has to be a text"),
     ],
 )
@@ -97,14 +88,6 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
                 "config.yaml:4: the key 'initial_resources.main_prompt.template' is missing",
                 "config.yaml:6: unknown key 'initial_resources.main_prompt.tempalte'. Did you mean 'template'?",
             ],
-        ),
-        (
-            "    resource_type: llm\n    endpoint: http://localhost/v1\n    model: small\n    apikey: secret\n",
-            ["config.yaml:8: unknown key 'initial_resources.main_prompt.apikey'. Did you mean 'api_key'?"],
-        ),
-        (
-            "    resource_type: prompt_template\n    template: [Hello]\n",
-            ["config.yaml:6: initial_resources.main_prompt.template is a list; it has to be a text"],
         ),
         (
             "    template: Hello\n",

@@ -23,8 +23,6 @@ def overridden(values: dict[str, Any], *assignments: str) -> dict[str, Any]:
         ({"algorithm": {"name": "apo", "seed": 1}}, "algorithm=baseline", {"algorithm": "baseline"}),
         ({"algorithm": "apo"}, "algorithm.name=baseline", {"algorithm": {"name": "baseline"}}),
         ({}, "runner.heartbeat_interval=0.5", {"runner": {"name": "agent", "heartbeat_interval": 0.5}}),
-        ({}, "algorithm.name=apo", {"algorithm": {"name": "apo"}}),
-        ({}, "n_runners=8", {"n_runners": 8}),
         ({"n_runners": 8}, "n_runners=", {"n_runners": None}),
         ({}, "agent = my_agent:solve", {"agent": "my_agent:solve"}),
         ({"train_dataset": "a.jsonl"}, "train_dataset=b.jsonl", {"train_dataset": "b.jsonl"}),
@@ -35,9 +33,7 @@ def overridden(values: dict[str, Any], *assignments: str) -> dict[str, Any]:
         ),
         ({"train_dataset": [1, {"q": 2}]}, "train_dataset.1.q=3", {"train_dataset": [1, {"q": 3}]}),
         ({"hooks": ["a:b", "c:d"]}, "hooks.0=e:f", {"hooks": ["e:f", "c:d"]}),
-        ({}, "hooks=[a:b]", {"hooks": ["a:b"]}),
         ({}, "rollout_config.timeout_seconds=60", {"rollout_config": {"timeout_seconds": 60}}),
-        ({"rollout_config": None}, "rollout_config={max_attempts: 2}", {"rollout_config": {"max_attempts": 2}}),
         (
             {},
             "initial_resources.p={resource_type: prompt_template, template: 'Hello, {name}'}",
@@ -66,12 +62,9 @@ def test_later_ones_win() -> None:
     ("assignment", "message"),
     [
         ("alogrithm.seed=1", "--set alogrithm.seed: unknown key 'alogrithm'. Did you mean 'algorithm'?"),
-        ("zzz=1", "--set zzz: unknown key 'zzz'"),
         ("sk-secret", "--set takes KEY=VALUE, with dots between keys, as in: --set algorithm.beam_width=2"),
-        ("=1", "--set takes KEY=VALUE"),
         ("algorithm..seed=1", "--set takes KEY=VALUE"),
         ("agent.module=a", "--set agent.module: agent is a text, which has nothing inside to set; set it as a whole"),
-        ("n_runners.a=1", "--set n_runners.a: n_runners is a number, which has nothing inside"),
         ("algorithm.seed.a=1", "--set algorithm.seed.a: algorithm.seed is a number, which has nothing inside"),
         (
             "hooks.first=a:b",

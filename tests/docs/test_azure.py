@@ -8,9 +8,8 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from lightning_apo import APO
 
-from lightning_core import LLM, PromptTemplate, Trainer, rollout
+from lightning_core import LLM, Trainer, rollout
 from tests.docs.run_page import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "proxy-models.md"
@@ -46,11 +45,6 @@ async def asks(task: int, llm: LLM) -> float:
     return float(said.choices[0].message.content == "42")
 
 
-@rollout
-async def agent(task: int, prompt_template: PromptTemplate) -> float:
-    return task % 2
-
-
 async def test_an_agent_reaches_the_api_without_versions(azure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     url, asked = azure
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "a-key")
@@ -61,12 +55,3 @@ async def test_an_agent_reaches_the_api_without_versions(azure: Any, monkeypatch
     result = await Trainer(algorithm="baseline", llm_proxy={"model_list": model_list}).fit_async(asks, [1])
     assert result.metrics["train_reward"] == 1.0, result.failures
     assert asked == [("/openai/v1/chat/completions", "Bearer a-key")]
-
-
-async def test_apo_reaches_deployments_by_a_client_of_azure(azure: Any) -> None:
-    url, asked = azure
-    async with openai.AsyncAzureOpenAI(azure_endpoint=url, api_version="2024-10-21", api_key="a-key") as client:
-        apo = APO(client, gradient_model="d", apply_edit_model="d", beam_width=1, branch_factor=1, beam_rounds=1)
-        prompts = {"main_prompt": PromptTemplate(template="x")}
-        await Trainer(algorithm=apo, initial_resources=prompts).fit_async(agent, [1, 2], val_dataset=[3, 4])
-    assert {path for path, _ in asked} == {"/openai/deployments/d/chat/completions?api-version=2024-10-21"}

@@ -1,14 +1,10 @@
-"""Environments of OpenEnv: what openenv 0.10's server said, replayed; and that server itself, where there is one."""
+"""Environments of OpenEnv: what openenv 0.10's server said, replayed."""
 
 import asyncio
 import json
-import os
 import pickle
 import re
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,7 +18,6 @@ from lightning_core.errors import ConfigError, NoRewards
 from lightning_core.registry import default_registry
 
 RECORDED = Path(__file__).parent / "recorded"
-SERVER = Path(__file__).with_name("openenv_server.py")
 
 Serve = Callable[[Callable[[dict[str, Any]], Any]], str]
 
@@ -121,38 +116,6 @@ def test_a_task_is_a_seed_and_the_agent_gives_the_reward() -> None:
     assert list(made.tasks(2)) == [{"seed": 0}, {"seed": 1}]
     assert not made.has_scorer
     assert pickle.loads(pickle.dumps(made.agent())).is_async()  # for runners in processes of their own
-
-
-@pytest.fixture(scope="module")
-def real_server() -> Iterator[str]:
-    python = os.environ.get("AGL_OPENENV_PYTHON")
-    if python is None:
-        pytest.skip("AGL_OPENENV_PYTHON names no Python that has openenv 0.10")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([python, str(SERVER), str(port)])
-    try:
-        deadline = time.monotonic() + 120
-        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-            assert process.poll() is None, "the server has ended"
-            assert time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-@pytest.mark.parametrize(("name", "reply", "reward"), EXPECTED)
-def test_an_episode_is_played_on_openenvs_own_server(
-    name: str, reply: Any, reward: float, serve_model: Serve, real_server: str
-) -> None:
-    result = play(f"{real_server}/{name}", serve_model(reply))
-
-    assert result.metrics["train_reward"] == pytest.approx(reward)
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
