@@ -142,13 +142,8 @@ class Hooks:
             arguments: Exactly the arguments of that hook.
 
         Raises:
-            TypeError: There is no such hook, or it has other arguments.
             Exception: What an implementation of `lightning_run_start` raised; those after it were not called.
         """
-        if hook not in _HOOKS:
-            raise TypeError(f"there is no hook {hook!r}; hooks: {', '.join(_HOOKS)}{did_you_mean(hook, _HOOKS)}")
-        if arguments.keys() != set(_HOOKS[hook]):
-            raise TypeError(f"{hook} has the arguments {', '.join(_HOOKS[hook])}; got {', '.join(arguments)}")
         listeners = self._listeners[hook]
         if hook == "lightning_run_start":
             await self._start(arguments["run_id"], listeners, arguments)
@@ -304,8 +299,6 @@ def _check(manager: _Manager, plugin: object, name: str) -> None:
                 f"plugin {name!r}: {hook} is a wrapper; plugins are called one by one, with nothing to wrap"
             )
         if hook not in _HOOKS:
-            if implementation.optionalhook:
-                continue
             raise InvalidComponent(
                 f"plugin {name!r} implements {hook!r}, and there is no such hook; hooks: {', '.join(_HOOKS)}"
                 f"{did_you_mean(hook, _HOOKS)}"

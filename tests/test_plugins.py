@@ -249,14 +249,6 @@ def test_a_listener_that_overrides_nothing_is_refused() -> None:
         Hooks([Hook()])
 
 
-async def test_emitting_something_that_is_no_hook_is_refused() -> None:
-    hooks = Hooks()
-    with pytest.raises(TypeError, match=r"no hook 'lightning_step_ends'; .*\. Did you mean 'lightning_step_end'\?"):
-        await hooks.emit("lightning_step_ends", step=1)
-    with pytest.raises(TypeError, match="lightning_step_end has the arguments step, metrics; got step"):
-        await hooks.emit("lightning_step_end", step=1)
-
-
 def implementation(mark: Callable[[Any], Any] = lambda function: function) -> Any:
     def told(step: int) -> None:
         EVENTS.append(f"told {step}")

@@ -82,13 +82,6 @@ def test_the_project_is_code_as_its_owner_would_write_it(tmp_path: Path) -> None
     assert run(project, "ruff", "format", "--check", "--no-cache").returncode == 0
 
 
-def test_every_prompt_of_the_readme_is_about_a_file_that_is_there(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "demo")
-    named = re.findall(r"^\| `([^`]+)`", (project / "README.md").read_text(), re.MULTILINE)
-    assert len(named) == 5
-    assert all(list(project.glob(name)) for name in named)
-
-
 def test_it_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(init, ["demo"])

@@ -234,18 +234,6 @@ def test_fit_ends_in_time_with_the_best_so_far(folder: Path, agent: str, algorit
     assert_nothing_is_left(process, lines, folder)
 
 
-def test_second_interrupt_does_not_wait_for_those_who_refuse(folder: Path) -> None:
-    with started(folder, "interrupted.py", "wait", "search", "refuse") as process:
-        lines = read_until(process, "ready")
-        process.send_signal(signal.SIGINT)
-        read_until(process, "refused")
-        rest, seconds = interrupt(process)
-    assert rest == ["end interrupted", 'result ["interrupted", {"reward": 0.5}, "the best so far"]']
-    assert process.returncode == 0
-    assert seconds < LIMIT_SECONDS
-    assert_nothing_is_left(process, lines, folder)
-
-
 def test_second_interrupt_ends_an_async_agent_that_blocks_the_loop(folder: Path) -> None:
     with started(folder, "interrupted.py", "hog", "search", "a", "b", "c", "d", "e") as process:
         lines = read_until(process, "ready")

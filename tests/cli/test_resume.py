@@ -278,22 +278,6 @@ def test_what_has_changed_is_told_by_name_and_needs_force(tmp_path: Path) -> Non
     assert run.manifest().origin.config["algorithm"]["steps"] == 3
 
 
-def test_no_secret_is_kept_and_one_that_was_set_has_to_be_set_again(tmp_path: Path) -> None:
-    make_folder(tmp_path, CLIMB)
-    secret = ("--set", "algorithm.api_key=my-very-secret-key")
-    run_agl(tmp_path, "train", "config.yaml", *secret, kill="step_end:2")
-    run = only_run(tmp_path)
-    assert "very-secret" not in "".join(file.read_text() for file in run.path.glob("*.json*"))
-    refused = run_agl(tmp_path, "resume", run.run_id)
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        f"Error: run {run.run_id} was started with secrets, which are not kept; add them again: "
-        "--set algorithm.api_key=VALUE\n"
-    )
-    assert run_agl(tmp_path, "resume", run.run_id, *secret).returncode == 0
-    assert "very-secret" not in "".join(file.read_text() for file in run.path.glob("*.json*"))
-
-
 @pytest.mark.parametrize("kill", ["rollout_end:3", "run_end:1"], ids=["while it runs", "when it has an outcome"])
 def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) -> None:
     make_folder(tmp_path, BASELINE)
@@ -311,17 +295,3 @@ def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) ->
     assert (tmp_path / "gate.md").read_text() in resumed.stdout
     assert json.loads((tmp_path / "gate.json").read_text())["outcome"] == "undecided"
     assert "gate       undecided: The samples do not tell" in resumed.stdout
-
-
-def test_a_comparison_with_labels_that_goes_on_shows_the_agreement(tmp_path: Path) -> None:
-    make_folder(tmp_path, BASELINE)
-    (tmp_path / "graders.py").write_text("def polite(result):\n    return float('please' in result)\n")
-    labels = [{"task": "Ask.", "result": each, "label": 1} for each in ("a, please", "b, please", "c", "d, please")]
-    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
-    grader = ["--set", "reward=graders.py:polite"]
-    killed = run_agl(tmp_path, "judge-check", "config.yaml", "labels.jsonl", *grader, kill="rollout_end:2")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "agreement with the labels: 0.75" in resumed.stdout
-    assert "label 1, judged 0: Ask." in resumed.stdout
