@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib
 import os
 import ssl
 import sys
@@ -20,6 +21,18 @@ def forgotten_clients() -> Iterator[None]:
     """A run warns of the clients in its process that nothing records: those of one test are not the next one's."""
     yield
     sys.modules.pop("google.genai", None)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current folder of the test's own; what is imported from it is forgotten, and so is its place in the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import shlex
 from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
 import click
@@ -86,12 +84,6 @@ _SUFFIX = ".template"
 
 def project_files() -> Iterator[tuple[PurePosixPath, bytes]]:
     """Give the files of the project, in `scaffold/`: where each belongs, and what is in it; sorted by name."""
-    yield from _files_in(files("lightning_core.cli") / "scaffold", PurePosixPath())
-
-
-def _files_in(folder: Traversable, place: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
-    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
-        if entry.is_dir():
-            yield from _files_in(entry, place / entry.name)
-        elif entry.name.endswith(_SUFFIX):
-            yield place / entry.name.removesuffix(_SUFFIX), entry.read_bytes()
+    root = Path(__file__).parent / "scaffold"
+    for path in sorted(root.rglob(f"*{_SUFFIX}")):
+        yield PurePosixPath(path.relative_to(root).as_posix().removesuffix(_SUFFIX)), path.read_bytes()

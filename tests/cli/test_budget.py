@@ -79,8 +79,7 @@ def engine() -> Iterator[FakeEngine]:
 
 
 @pytest.fixture
-def config(engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
+def config(engine: FakeEngine, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("AGL_KEY", raising=False)
     Path("budget_agent.py").write_text(AGENT)
     params = {"model": "hosted_vllm/small", "api_base": engine.url, "input_cost_per_token": 0.001}
@@ -98,16 +97,11 @@ def config(engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     with default_registry().register("backends", "openai", OpenAIBackend):
         yield file
-    sys.path[:] = [each for each in sys.path if each != str(tmp_path)]
-    sys.modules.pop("budget_agent", None)
 
 
 @pytest.fixture
 def run() -> Agl:
-    def call(*arguments: str) -> Result:
-        return CliRunner().invoke(agl, arguments, catch_exceptions=False)
-
-    return call
+    return lambda *arguments: CliRunner().invoke(agl, arguments, catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("config")

@@ -1,16 +1,13 @@
 """`agl run`: one task, its trace, and what the exit status says."""
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
-from lightning_core.cli.run import run as command
 
 AGENT = """
 from lightning_core import emit_message, rollout
@@ -53,24 +50,16 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with the module above, which is forgotten afterwards."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run_agent.py").write_text(AGENT)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    importlib.invalidate_caches()
-    yield tmp_path
-    sys.modules.pop("run_agent", None)
+def folder(own_folder: Path) -> Path:
+    """The current folder, with the module above."""
+    (own_folder / "run_agent.py").write_text(AGENT)
+    (own_folder / "config.yaml").write_text(CONFIG)
+    return own_folder
 
 
 @pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(folder: Path) -> Run:
     """Run `agl run`."""
-    load = type(agl).get_command
-    monkeypatch.setattr(
-        type(agl), "get_command", lambda self, ctx, name: command if name == "run" else load(self, ctx, name)
-    )
     return lambda *arguments, **options: CliRunner().invoke(agl, ["run", *arguments], **options)
 
 

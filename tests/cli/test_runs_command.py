@@ -1,11 +1,9 @@
 """`agl runs`: the runs as a table, one in full, and the way to be rid of one."""
 
-import importlib
 import json
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +47,10 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
+def run(own_folder: Path) -> Agl:
     """Run `agl`, in a folder where there is a config."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "listed_agent.py").write_text(AGENT)
-    importlib.invalidate_caches()
-
-    def call(*arguments: str, stdin: str = "") -> Result:
-        return CliRunner().invoke(agl, arguments, input=stdin)
-
-    yield call
-    sys.modules.pop("listed_agent", None)
+    (own_folder / "listed_agent.py").write_text(AGENT)
+    return lambda *arguments, stdin="": CliRunner().invoke(agl, arguments, input=stdin)
 
 
 def train(run: Agl, runs_dir: Path, algorithm: str = "baseline", *options: str) -> RunFolder:

@@ -57,11 +57,9 @@ initial_resources:
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(sys.modules, "pier_agent", None)  # puts it back as it was
-    del sys.modules["pier_agent"]
-    (tmp_path / "pier_agent.py").write_text(AGENT)
-    path = tmp_path / "config.yaml"
+def config(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (own_folder / "pier_agent.py").write_text(AGENT)
+    path = own_folder / "config.yaml"
     path.write_text(CONFIG)
     monkeypatch.setenv("WAREHOUSE_TOKEN", SECRETS["a variable"])
     monkeypatch.setenv("MARBLE", SECRETS["a variable that the config names"])

@@ -1,13 +1,12 @@
 """`agl train`: what it shows, what it writes, and what its exit status says."""
 
-import importlib
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,13 +66,10 @@ Train = Callable[..., Result]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the module above, which is forgotten afterwards."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "trained_agent.py").write_text(AGENT)
-    importlib.invalidate_caches()
-    yield tmp_path
-    sys.modules.pop("trained_agent", None)
+def folder(own_folder: Path) -> Path:
+    """A folder with the module above."""
+    (own_folder / "trained_agent.py").write_text(AGENT)
+    return own_folder
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +18,9 @@ WriteFile = Callable[..., Path]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder; what is imported from it is forgotten afterwards, and so is its place in the search path."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    known = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def folder(own_folder: Path) -> Path:
+    """An empty folder."""
+    return own_folder
 
 
 @pytest.fixture

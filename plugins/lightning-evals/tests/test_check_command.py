@@ -1,7 +1,5 @@
 """`agl check`, and what a dry run says of a grader."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +27,7 @@ reward: check_graders:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    yield
-    for name in ("check_graders", "check_agent"):
-        sys.modules.pop(name, None)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def run(folder: Path, grader: str, *options: str, command: str = "check", config: str = CONFIG) -> Result:

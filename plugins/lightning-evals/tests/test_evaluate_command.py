@@ -1,8 +1,7 @@
 """`agl eval`: how good an agent is with given prompts."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,17 +34,10 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def agl_eval(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "evaluated_agent.py").write_text(AGENT)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-
-    def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(agl, ["eval", "config.yaml", *arguments])
-
-    yield invoke
-    sys.modules.pop("evaluated_agent", None)
+def agl_eval(own_folder: Path, runs_dir: Path) -> Agl:
+    (own_folder / "evaluated_agent.py").write_text(AGENT)
+    (own_folder / "config.yaml").write_text(CONFIG)
+    return lambda *arguments: CliRunner().invoke(agl, ["eval", "config.yaml", *arguments])
 
 
 def only_run(root: Path) -> RunFolder:

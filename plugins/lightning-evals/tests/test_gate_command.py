@@ -1,8 +1,7 @@
 """`agl gate`: its exit status, JSON and Markdown."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,17 +32,10 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "gated_agent.py").write_text(AGENT)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-
-    def invoke(command: str, *arguments: str) -> Result:
-        return CliRunner().invoke(agl, [command, "config.yaml", *arguments])
-
-    yield invoke
-    sys.modules.pop("gated_agent", None)
+def run(own_folder: Path, runs_dir: Path) -> Agl:
+    (own_folder / "gated_agent.py").write_text(AGENT)
+    (own_folder / "config.yaml").write_text(CONFIG)
+    return lambda command, *arguments: CliRunner().invoke(agl, [command, "config.yaml", *arguments])
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """`agl judge-check`: how well a grader agrees with people."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,11 @@ Agl = Callable[..., Result]
 
 
 @pytest.fixture
-def agl_judge(tmp_path: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "judged_graders.py").write_text(GRADERS)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, LABELS)))
-
-    def invoke(*arguments: str) -> Result:
-        return CliRunner().invoke(agl, ["judge-check", "config.yaml", "labels.jsonl", *arguments])
-
-    yield invoke
-    sys.modules.pop("judged_graders", None)
+def agl_judge(own_folder: Path, runs_dir: Path) -> Agl:
+    (own_folder / "judged_graders.py").write_text(GRADERS)
+    (own_folder / "config.yaml").write_text(CONFIG)
+    (own_folder / "labels.jsonl").write_text("\n".join(map(json.dumps, LABELS)))
+    return lambda *arguments: CliRunner().invoke(agl, ["judge-check", "config.yaml", "labels.jsonl", *arguments])
 
 
 def test_it_says_how_well_they_agree_and_where_they_do_not(agl_judge: Agl, runs_dir: Path) -> None:
