@@ -82,11 +82,7 @@ class Registry:
         """List what there is of one kind, sorted by name and distribution. Imports nothing.
 
         Blocked components are left out; duplicate and incompatible ones are there, and say so.
-
-        Raises:
-            UnknownComponent: There is no such kind.
         """
-        self._require_kind(kind)
         own = self._own(kind)
         listed = [each for each in self._installed[kind] if each.state != "blocked" and each.name not in own]
         return sorted([*listed, *own.values()], key=lambda each: (each.name, each.distribution))
@@ -160,7 +156,10 @@ class Registry:
             UnknownComponent: There is no such kind.
             InvalidComponent: It could not be asked for by this name.
         """
-        self._require_kind(kind)
+        if kind not in KINDS:
+            raise UnknownComponent(
+                f"no kind of component named {kind!r}; kinds: {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+            )
         if not name or ":" in name:
             raise InvalidComponent(f"{name!r} cannot be a component's name; it has to be a text without ':'")
         known_as = Component(kind, name, THIS_PROCESS, "", path_of(component))
@@ -224,14 +223,7 @@ class Registry:
         """Return what this process registered, by name; of several with one name the newest."""
         return {each.component.name: each.component for each in self._registrations if each.component.kind == kind}
 
-    def _require_kind(self, kind: Kind) -> None:
-        if kind not in KINDS:
-            raise UnknownComponent(
-                f"no kind of component named {kind!r}; kinds: {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
-            )
-
     def _named(self, kind: Kind, name: str) -> Component:
-        self._require_kind(kind)
         own = self._own(kind)
         wanted = ALIASES.get(kind, {}).get(name, name)
         if name in own or wanted in own:

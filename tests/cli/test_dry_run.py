@@ -74,20 +74,6 @@ def test_warnings_that_are_logged_are_shown_on_stderr(folder: Path) -> None:
     assert all("mine.odd" in line and "rollout_id=ro-" in line for line in lines)
 
 
-def test_a_run_of_the_resolved_config_has_the_store_that_one_of_the_config_has(folder: Path, runs_dir: Path) -> None:
-    (folder / "dry_agent.py").write_text(
-        "from lightning_core import rollout\n\n@rollout\ndef solve(task): return 1.0\n"
-    )
-    resolved = train(folder, "--dry-run")
-    assert resolved.returncode == 0, resolved.stderr
-    for text in (CONFIG, resolved.stdout):
-        (folder / "config.yaml").write_text(text)
-        assert train(folder).returncode == 0
-    manifests = [json.loads(path.read_text()) for path in runs_dir.glob("*/manifest.json")]
-    assert [(each["store"], each["store_file"]) for each in manifests] == [("sqlite", "store.db")] * 2
-    assert manifests[0]["origin"]["config"] == manifests[1]["origin"]["config"]
-
-
 def test_a_client_whose_calls_nothing_records_is_told(folder: Path) -> None:
     (folder / "cohere.py").write_text("")
     (folder / "dry_agent.py").write_text("import cohere\n" + AGENT)

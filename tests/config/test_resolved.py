@@ -151,6 +151,7 @@ def test_store_of_a_dry_run_is_checked_and_not_built(write: WriteFile) -> None:
         "        super().__init__()\n",
     )
     config = write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\n")
+    assert "store" not in yaml.safe_load(resolved(config)), "a run of it has its store in its folder, too"
     place = config.parent / "database"
     text = resolved(config, f"store={{name: 'my_store:Files', path: '{place}'}}")
     assert yaml.safe_load(text)["store"] == {"name": "my_store:Files", "path": str(place)}

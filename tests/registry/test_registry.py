@@ -87,13 +87,6 @@ def test_an_installation_that_was_cut_short_is_still_listed(site: "Site") -> Non
     assert (component.name, component.origin) == ("quick", "an unknown distribution")
 
 
-def test_unknown_kind_is_refused(registry: Registry) -> None:
-    with pytest.raises(
-        UnknownComponent, match=r"no kind of component named 'algorithm'; .* Did you mean 'algorithms'\?"
-    ):
-        registry.components("algorithm")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", ["apoo", "appo", "APOO"])  # `ppo` ships in a package that is not installed
 def test_unknown_name_says_what_is_installed_and_what_it_may_mean(registry: Registry, name: str) -> None:
     with pytest.raises(UnknownComponent) as caught:
