@@ -2,10 +2,12 @@
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
@@ -13,14 +15,19 @@ from rich.text import Text
 from lightning_core.adapter import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
+from lightning_core.cli import INTERRUPTED
+from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
-from lightning_core.config.components import MAIN_PROMPT, load_agent, raised_at, search_first
+from lightning_core.config import load_job
+from lightning_core.config.components import MAIN_PROMPT, import_path, load_agent, raised_at, search_first
 from lightning_core.config.files import YamlFault, read_yaml
-from lightning_core.errors import ConfigError, RegistryError
+from lightning_core.config.job import agent_label
+from lightning_core.errors import ConfigError, MissingResource, RegistryError
 from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
 from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.texts import seconds, shortened, usage_words
+from lightning_core.trainer import Trainer
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
 
 
@@ -47,6 +54,58 @@ class OneTask(FastAlgorithm):
             store, [self._task], mode=self._mode, resources_id=resources_id, config=self.get_rollout_config()
         )
         (self.outcome,) = batch.outcomes
+
+
+def run_one(
+    context: click.Context,
+    *,
+    agent: str | None,
+    task: str,
+    config: Path | None,
+    prompt: str | None,
+    resources: str | None,
+    mode: RolloutMode,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Run one task, as the options of `agl run` say, and show it; the command ends here where that fails.
+
+    Raises:
+        LightningError: When the agent, the task or the resources are not what they have to be.
+    """
+    if agent is None and config is None:
+        raise click.UsageError("Missing argument 'AGENT': name one, or a --config that does.", context)
+    show_warnings(context, verbose=verbose)
+    with ExitStack() as undo:
+        lines = undo.enter_context(stdout_for_json()) if as_json else None
+        one_task = OneTask(read_task(task), mode=mode)
+        if config is not None:
+            unused = ["algorithm=baseline", "train_dataset=null", "val_dataset=null", "test_dataset=null"]
+            search_first(Path.cwd())
+            named = [] if agent is None else [f"agent={import_path(agent, Path.cwd())}"]
+            job = load_job(config, overrides=[*unused, *named])
+            trainer, loaded = job.trainer, job.agent
+            agent = agent or agent_label(job.config.agent)
+        else:
+            assert agent is not None
+            trainer, loaded = Trainer(), load_agent_here(agent)
+        trainer.algorithm = one_task
+        if resources is not None:
+            trainer.initial_resources = read_resources(resources)
+        if prompt is not None:
+            trainer.initial_resources = with_prompt(trainer.initial_resources, prompt)
+        result = trainer.fit(loaded)
+        if one_task.outcome is None:
+            click.echo(f"{result.status} before the task was done", err=True)
+            context.exit(INTERRUPTED if result.status == "interrupted" else 1)
+        if lines is not None:
+            lines.write(outcome_record(one_task.outcome, result))
+        else:
+            print_outcome(plain_console(), agent, one_task.outcome, result)
+    if (one_task.outcome.failure or "").startswith(MissingResource.__name__):
+        click.echo("Give the agent a prompt with --prompt, any resource with --resources, or a --config.", err=True)
+    if one_task.outcome.rollout.status != "succeeded":
+        context.exit(1)
 
 
 def load_agent_here(path: str) -> LitAgent[Any]:
