@@ -80,10 +80,11 @@ def run_one(
         lines = undo.enter_context(stdout_for_json()) if as_json else None
         one_task = OneTask(read_task(task), mode=mode)
         if config is not None:
-            unused = ["algorithm=baseline", "train_dataset=null", "val_dataset=null", "test_dataset=null"]
-            search_first(Path.cwd())
-            named = [] if agent is None else [f"agent={import_path(agent, Path.cwd())}"]
-            job = load_job(config, overrides=[*unused, *named])
+            changes = ["algorithm=baseline", "train_dataset=null", "val_dataset=null", "test_dataset=null"]
+            if agent is not None:
+                search_first(Path.cwd())
+                changes.append(f"agent={import_path(agent, Path.cwd())}")
+            job = load_job(config, overrides=changes)
             trainer, loaded = job.trainer, job.agent
             agent = agent or agent_label(job.config.agent)
         else:
