@@ -1,7 +1,6 @@
 """What is installed: the kinds of components, and from entry points to components, as far as metadata tells."""
 
 import importlib.metadata
-import logging
 import os
 import re
 from collections import defaultdict
@@ -9,11 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, EntryPoint
 from typing import Literal, get_args
-
-from lightning_core.registry.options import did_you_mean
-from lightning_core.registry.ships_in import SHIPS_IN
-
-logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "algorithms",
@@ -125,48 +119,6 @@ distribution, of which all components are blocked then: `agentops,stores:mongo,l
 """
 
 
-class Blocklist:
-    """Entries that block components.
-
-    Args:
-        entries: As in `AGL_PLUGINS_BLOCK`; None to read them from there.
-    """
-
-    def __init__(self, entries: Iterable[str] | None = None) -> None:
-        given = os.environ.get(BLOCK_VARIABLE, "").split(",") if entries is None else entries
-        self._entries = [entry for entry in map(str.strip, given) if entry]
-        self._by_name = {_normal(entry): entry for entry in self._entries}
-
-    def entry_against(self, component: Component) -> str | None:
-        """Return the entry that blocks a component; None when none does."""
-        return next((self._by_name[name] for name in _names(component) if name in self._by_name), None)
-
-    def warn_of_idle_entries(self, components: Iterable[Component]) -> None:
-        """Log each entry that blocks nothing, for it may be misspelt.
-
-        What one of our own distributions would offer may be blocked before it is installed.
-        """
-        if not self._entries:
-            return
-        known = {name for component in components for name in _names(component)}
-        for kind, names in SHIPS_IN.items():
-            for name, distribution in names.items():
-                known |= {f"{kind}:{name}", name, distribution}
-        for normal, entry in self._by_name.items():
-            if normal not in known:
-                logger.warning(
-                    "lightning.block_without_effect entry=%r of %s: nothing that is installed has this name%s",
-                    entry,
-                    BLOCK_VARIABLE,
-                    did_you_mean(normal, sorted(known)),
-                )
-
-
-def _names(component: Component) -> tuple[str, str, str]:
-    kind, name = component.kind, component.name
-    return _normal(f"{kind}:{name}"), _normal(name), _normal(component.distribution)
-
-
 def _normal(name: str) -> str:
     """Write a name as package indexes do, so that `Lightning_APO` is `lightning-apo`."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -181,8 +133,17 @@ def installed_entry_points() -> list[EntryPoint]:
     return [entry_point for group in GROUPS.values() for entry_point in installed.select(group=group)]
 
 
-def take_inventory(entry_points: Iterable[EntryPoint], blocklist: Blocklist) -> dict[Kind, list[Component]]:
-    """Return all components per kind, blocked ones too, sorted by name and distribution. Imports none of them."""
+def take_inventory(
+    entry_points: Iterable[EntryPoint], blocked: Iterable[str] | None = None
+) -> dict[Kind, list[Component]]:
+    """Return all components per kind, blocked ones too, sorted by name and distribution. Imports none of them.
+
+    Args:
+        entry_points: What there is; groups that are not ours are ignored.
+        blocked: Entries that block components, as in `AGL_PLUGINS_BLOCK`; None to read them from there.
+    """
+    entries = os.environ.get(BLOCK_VARIABLE, "").split(",") if blocked is None else blocked
+    by_name = {_normal(entry): entry for entry in map(str.strip, entries) if entry}
     kinds = {group: kind for kind, group in GROUPS.items()}
     origins: dict[Distribution | None, tuple[str, str, str | None]] = {}  # reads a whole METADATA file
     found: dict[Kind, list[Component]] = {kind: [] for kind in KINDS}
@@ -194,8 +155,7 @@ def take_inventory(entry_points: Iterable[EntryPoint], blocklist: Blocklist) -> 
         distribution, version, problem = origins[entry_point.dist]
         value = entry_point.value.partition("[")[0].strip()
         component = Component(kind, entry_point.name, distribution, version, value)
-        found[kind].append(_judged(component, problem, blocklist))
-    blocklist.warn_of_idle_entries(component for components in found.values() for component in components)
+        found[kind].append(_judged(component, problem, by_name))
     return {kind: _with_duplicates(kind, components) for kind, components in found.items()}
 
 
@@ -207,8 +167,9 @@ def _origin(distribution: Distribution | None) -> tuple[str, str, str | None]:
     return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or "", misfit(distribution.requires or ())
 
 
-def _judged(component: Component, problem: str | None, blocklist: Blocklist) -> Component:
-    entry = blocklist.entry_against(component)
+def _judged(component: Component, problem: str | None, blocked: Mapping[str, str]) -> Component:
+    names = (f"{component.kind}:{component.name}", component.name, component.distribution)
+    entry = next((blocked[name] for name in map(_normal, names) if name in blocked), None)
     if entry is not None:
         reason = f"{component} is blocked by {entry!r} in {BLOCK_VARIABLE}; take that out to use it"
         return replace(component, state="blocked", problem=reason)

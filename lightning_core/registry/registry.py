@@ -15,7 +15,6 @@ from lightning_core.registry.inventory import (
     ALIASES,
     KINDS,
     SINGULAR,
-    Blocklist,
     Component,
     Kind,
     installed_entry_points,
@@ -217,7 +216,7 @@ class Registry:
     @functools.cached_property
     def _installed(self) -> dict[Kind, list[Component]]:
         entry_points = installed_entry_points() if self._entry_points is None else self._entry_points
-        return take_inventory(entry_points, Blocklist(self._blocked))
+        return take_inventory(entry_points, self._blocked)
 
     def _own(self, kind: Kind) -> dict[str, Component]:
         """Return what this process registered, by name; of several with one name the newest."""

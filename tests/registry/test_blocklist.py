@@ -1,6 +1,5 @@
 """`AGL_PLUGINS_BLOCK`."""
 
-import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -57,24 +56,3 @@ def test_a_blocked_component_asked_for_by_name_says_what_blocks_it(
 def test_the_inventory_tells_what_is_blocked(offers: "Site") -> None:
     states = {f"{each.kind}:{each.name}": each.state for each in offers.registry(blocked=["mongo"]).inventory()}
     assert states == {"tracers:mongo": "blocked", "stores:mongo": "blocked", "stores:quick": "ok", "hooks:watch": "ok"}
-
-
-def test_an_entry_that_blocks_nothing_is_logged_with_what_it_may_mean(
-    offers: "Site", caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        registry = offers.registry(blocked=["store:mongo", "quick"])
-        registry.inventory()
-        registry.inventory()
-    assert [record.getMessage() for record in caplog.records] == [
-        "lightning.block_without_effect entry='store:mongo' of AGL_PLUGINS_BLOCK: nothing that is installed has this "
-        "name. Did you mean 'stores:mongo'?"
-    ]
-
-
-@pytest.mark.parametrize("entry", ["agentops", "tracers:agentops", "lightning-agentops"])
-def test_what_we_ship_may_be_blocked_before_it_is_installed(
-    offers: "Site", caplog: pytest.LogCaptureFixture, entry: str
-) -> None:
-    offers.registry(blocked=[entry]).inventory()
-    assert caplog.records == []
