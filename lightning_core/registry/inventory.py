@@ -47,6 +47,23 @@ ALIASES: Mapping[Kind, Mapping[str, str]] = {
 }
 """Other names of a component, per kind: alias -> name."""
 
+MEANT: Mapping[Kind, Mapping[str, str]] = {
+    "commands": {
+        **dict.fromkeys(("dashboard", "open", "view", "viewer"), "ui"),
+        **dict.fromkeys(("history", "list", "ls", "status"), "runs"),
+        **dict.fromkeys(("inspect", "log", "logs", "trace"), "show"),
+        **dict.fromkeys(("fit", "optimize", "start"), "train"),
+        **dict.fromkeys(("evaluate", "measure", "test"), "eval"),
+        "create": "init",
+        "new": "init",
+        "diff": "compare",
+        "continue": "resume",
+        "server": "serve",
+        "watch": "top",
+    },
+}
+"""Words that are not names, per kind: what people type, and the name that an error asks for."""
+
 State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
 """How a component stands.
 

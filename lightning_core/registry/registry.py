@@ -14,6 +14,7 @@ from lightning_core.errors import BrokenPlugin, InvalidComponent, InvalidOptions
 from lightning_core.registry.inventory import (
     ALIASES,
     KINDS,
+    MEANT,
     SINGULAR,
     Component,
     Kind,
@@ -278,7 +279,8 @@ class Registry:
             return f"{message}. A path is written {module + ':' + attribute!r}"
         installed = [component.name for component in self.components(kind)]
         aliases = [alias for alias, target in ALIASES.get(kind, {}).items() if target in installed]
-        guess = nearest(wanted, [*installed, *aliases]) or nearest(wanted, ships_in)
+        guess = MEANT.get(kind, {}).get(wanted)
+        guess = guess or nearest(wanted, [*installed, *aliases]) or nearest(wanted, ships_in)
         message += f". Did you mean {guess!r}?" if guess is not None else ""
         if guess is None or guess in installed or guess in aliases:
             return message

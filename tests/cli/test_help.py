@@ -97,3 +97,11 @@ def test_commands_and_options_are_completed(typed: str, completions: list[str]) 
         check=False,
     )
     assert done.stdout.splitlines() == completions
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("view", "ui"), ("list", "runs"), ("logs", "show"), ("trian", "train")])
+def test_word_for_a_command_finds_it(typed: str, meant: str) -> None:
+    result = CliRunner().invoke(agl, [typed])
+    assert result.exit_code == 2
+    assert f"Error: no command named {typed!r}; " in result.stderr
+    assert result.stderr.endswith(f" Did you mean {meant!r}?\n")
