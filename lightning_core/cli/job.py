@@ -319,11 +319,6 @@ def _as_yaml(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def class_path(kind: type) -> str:
-    """Return the path by which a config file names a class."""
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def _write(display: Display, result: FitResult, output: Path | None) -> None:
     if output is not None:
         write_result(output, result)

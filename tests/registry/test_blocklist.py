@@ -51,8 +51,3 @@ def test_a_blocked_component_asked_for_by_name_says_what_blocks_it(
         "store 'mongo' of big-house 1.0 is blocked by 'stores:mongo' in AGL_PLUGINS_BLOCK; take that out to use it"
     )
     assert "a" not in sys.modules
-
-
-def test_the_inventory_tells_what_is_blocked(offers: "Site") -> None:
-    states = {f"{each.kind}:{each.name}": each.state for each in offers.registry(blocked=["mongo"]).inventory()}
-    assert states == {"tracers:mongo": "blocked", "stores:mongo": "blocked", "stores:quick": "ok", "hooks:watch": "ok"}

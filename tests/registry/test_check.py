@@ -3,9 +3,6 @@
 import sys
 from typing import TYPE_CHECKING
 
-from lightning_core.errors import InvalidComponent
-from lightning_core.registry import Component
-
 if TYPE_CHECKING:
     from tests.registry.conftest import Site
 
@@ -38,14 +35,3 @@ def test_each_component_is_imported_and_those_that_cannot_be_are_told_apart(site
         "imported: OSError: no disk"
     )
     assert not {"unwanted_store", "later_store"} & set(sys.modules)
-
-
-def test_what_the_caller_finds_wrong_is_broken_too(site: "Site") -> None:
-    site.distribution("somebodys", "0.1", "[lightning_core.stores]\ngood = good_store:S\n")
-    site.module("good_store", "class S: ...")
-
-    def verify(component: Component, loaded: type) -> None:
-        raise InvalidComponent(f"{component} is {loaded.__name__}")
-
-    [component] = site.registry(blocked=()).check(verify)
-    assert (component.state, component.problem) == ("broken", "store 'good' of somebodys 0.1 is S")

@@ -35,11 +35,6 @@ def test_a_plugin_for_another_core_names_both_versions_and_is_not_imported(ahead
     assert "fancy_tracer" not in sys.modules
 
 
-def test_a_plugin_for_another_core_is_listed_as_incompatible(ahead: "Site") -> None:
-    [component] = ahead.registry(blocked=()).components("tracers")
-    assert component.state == "incompatible"
-
-
 @pytest.mark.parametrize(
     "requirement",
     [

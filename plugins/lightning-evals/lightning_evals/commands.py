@@ -256,31 +256,24 @@ def judge_check(context: click.Context, config: Path, labels: Path, options: Run
     """
     # Imported here, so that listing the commands stays fast.
     from lightning_core.cli.job import run_changed
-
-    run_changed(context, config, _comparison(config, labels, options["overrides"]), options)
-
-
-def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Return what is set over a config, so that its grader scores labelled samples, and nothing else is done."""
-    from lightning_core.cli.job import class_path
     from lightning_core.config.components import import_path
     from lightning_core.config.files import override, read_config
     from lightning_core.errors import ConfigError
-    from lightning_evals.agreement import OnLabelled, given_result
 
-    reward: Any = override(read_config(config), overrides).values.get("reward")
+    reward: Any = override(read_config(config), options["overrides"]).values.get("reward")
     if reward is None:
         raise ConfigError(f"{config} names no grader; add one, as in reward: {{name: judge, rubric: ...}}")
     if isinstance(reward, str) and ":" in reward:
         reward = import_path(reward, config.resolve().parent)
-    return {
-        "agent": f"{given_result.__module__}:given_result",
+    changes = {
+        "agent": "lightning_evals.agreement:given_result",
         "algorithm": "label-agreement",
-        "reward": {"name": class_path(OnLabelled), "of": reward},
+        "reward": {"name": "lightning_evals.agreement:OnLabelled", "of": reward},
         "train_dataset": str(labels.absolute()),
         "val_dataset": None,
         "test_dataset": None,
     }
+    run_changed(context, config, changes, options)
 
 
 def evaluation_of(

@@ -94,12 +94,3 @@ def test_a_dry_run_warns_of_a_grader_that_pays_for_nonsense(tmp_path: Path) -> N
 
     assert done.exit_code == 0
     assert "Warning: the grader pays 1 for 'foo' (2 of 2); try agl check" in done.output
-
-
-def test_game_of_life_halting_pays_for_foo(tmp_path: Path) -> None:
-    pytest.importorskip("reasoning_gym")
-    config = "algorithm: baseline\ntrain_dataset: {environment: reasoning_gym, task: game_of_life_halting, size: 30}\n"
-    done = run(tmp_path, "", "--samples", "30", config=config)
-
-    assert done.exit_code == 1
-    assert "30 of 30 samples  pays 1 for 'foo'" in done.output

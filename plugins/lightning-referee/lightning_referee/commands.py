@@ -56,13 +56,13 @@ def referee(
     # Imported here, so that listing the commands stays fast.
     from lightning_http.web_pages import url_of
 
-    from lightning_core.cli.job import class_path, run_changed
+    from lightning_core.cli.job import run_changed
     from lightning_referee.algorithm import Referee
 
     low, high = reward_range
     url = url_of(given["host"], given["port"])
     click.echo(f"referee at {url}, for MCP at {url}/mcp; the key is in {KEY_VARIABLE}", err=True)
-    algorithm = {"name": class_path(Referee), "low": low, "high": high, **given}
+    algorithm = {"name": "lightning_referee.algorithm:Referee", "low": low, "high": high, **given}
     job = run_changed(context, config, {"algorithm": algorithm}, options)
     assert isinstance(job.trainer.algorithm, Referee)
     click.echo(job.trainer.algorithm.choice, err=True)
