@@ -14,9 +14,9 @@ from aiohttp import web
 from lightning_core.concurrency import Startable
 from lightning_proxy.apis import CONVERTIBLE, ConvertibleDialect
 
-Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never", "rejects_fields"]
+Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never"]
 """How a call goes wrong: the connection is closed before the answer, in the middle of it, or as if all were well; what
-comes is no JSON, or no events; nothing comes; fields that are not OpenAI's are refused."""
+comes is no JSON, or no events; nothing comes."""
 
 Reply = str | dict[str, Any]
 """What the assistant says: a text, or fields of its message, such as `tool_calls`."""
@@ -139,9 +139,6 @@ class FakeEngine(Startable):
             error = {"message": f"told to answer {fault}", "type": "test", "param": None, "code": fault}
             headers = {} if self.retry_after is None else {"retry-after": self.retry_after}
             return web.json_response({"error": error}, status=fault, headers=headers)
-        if fault == "rejects_fields" and "return_token_ids" in fields:
-            message = "Unrecognized request argument supplied: return_token_ids"
-            return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=400)
         if fault == "garbage":
             return web.Response(text="<html>it works</html>", content_type="text/html")
         if fault == "dies" and request.transport is not None:

@@ -123,19 +123,6 @@ async def test_images_of_a_prompt_are_recorded(agent: Agent, stream: bool) -> No
     assert TraceToMessages().adapt(spans)[0]["messages"][0] == {"role": "user", "content": content}
 
 
-@pytest.mark.usefixtures("vllm")
-@both_ways
-async def test_completions_have_tokens_too(agent: Agent, stream: bool) -> None:
-    async with agent.post("/completions", prompt="abc", stream=stream) as response:
-        text = await response.text()
-    assert "token_ids" not in text
-    (call,) = read_model_calls(await agent.spans())
-    assert call.prompt_token_ids == tokens_of("abc")
-    assert call.response_token_ids == tokens_of("ok")
-    assert call.logprobs == [-0.111, -0.107]
-    assert (await agent.span()).attributes["gen_ai.operation.name"] == "text_completion"
-
-
 @both_ways
 async def test_calls_of_the_responses_api_are_recorded_without_tokens(agent: Agent, stream: bool) -> None:
     given = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]

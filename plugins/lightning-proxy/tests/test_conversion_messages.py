@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from chat_answers import chunks, message, messages, texts, values, whole
+from chat_answers import chunks, message, messages, texts, whole
 from hypothesis import given, strategies
 from lightning_proxy.apis import CONVERTIBLE, Assembler
 from lightning_proxy.request import Refused
@@ -101,13 +101,6 @@ def test_results_of_tools_are_messages_in_their_order(results: list[tuple[str, b
     assert [(each["content"], each.get("is_error", False)) for each in tools] == results
     assert [each["tool_call_id"] for each in tools] == [each["tool_use_id"] for each in said]
     assert {each["role"] for each in tools} == {"tool"}
-
-
-@given(strategies.dictionaries(texts, values, max_size=3))
-def test_a_tool_keeps_its_schema(schema: dict[str, Any]) -> None:
-    tool = {"name": "add", "description": "adds", "input_schema": schema, "cache_control": {"type": "ephemeral"}}
-    function = {"name": "add", "description": "adds", "parameters": schema}
-    assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
 
 
 @pytest.mark.parametrize(

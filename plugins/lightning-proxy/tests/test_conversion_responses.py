@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from chat_answers import chunks, message, messages, texts, values, whole
+from chat_answers import chunks, message, messages, texts, whole
 from hypothesis import given, strategies
 from lightning_proxy.apis import CONVERTIBLE
 from lightning_proxy.request import Refused
@@ -92,14 +92,6 @@ def test_texts_and_images_are_chats_own(both: list[Any], instructions: str, role
         *([{"role": "system", "content": instructions}] if instructions else []),
         {"role": "user" if role == "user" else "system", "content": expected[0]["text"] if is_text else expected},
     ]
-
-
-@given(strategies.dictionaries(texts, values, max_size=3), strategies.booleans() | strategies.none())
-def test_a_tool_keeps_its_schema(schema: dict[str, Any], strict: bool | None) -> None:
-    tool = {"type": "function", "name": "add", "description": "adds", "parameters": schema, "strict": strict}
-    function = {"name": "add", "description": "adds", "parameters": schema}
-    function |= {} if strict is None else {"strict": strict}
-    assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
 
 
 def test_functions_of_a_namespace_have_names_of_their_own_in_chat() -> None:
@@ -202,12 +194,6 @@ def test_what_clients_always_send_changes_nothing() -> None:
         truncation="disabled",
         parallel_tool_calls=True,
     )
-
-
-@pytest.mark.parametrize(("asked", "is_stored"), [({}, True), ({"store": True}, True), ({"store": False}, False)])
-def test_a_response_says_whether_it_may_be_continued_by_its_id(asked: dict[str, bool], is_stored: bool) -> None:
-    answer = RESPONSES.from_chat(whole(message("a", "", [])), {"model": "small", **asked})
-    assert answer["store"] is is_stored
 
 
 def test_parameters_have_chats_names() -> None:

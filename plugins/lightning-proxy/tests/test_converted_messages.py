@@ -4,9 +4,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, answering, status_of
 
 from lightning_core.types import AttemptedRollout
 
@@ -100,17 +99,13 @@ async def test_a_field_that_chat_does_not_have_is_refused_before_the_engine_is_a
     ],
 )
 async def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_its_client_knows(
-    converted: Agent, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, said: str, expected: str
+    converted: Agent, engine: FakeEngine, said: str, expected: str
 ) -> None:
-    async def refuse(request: Any, fields: Any, fault: Any) -> web.Response:
-        return web.json_response({"error": {"message": said, "type": "BadRequestError", "code": 400}}, status=400)
-
-    monkeypatch.setattr(engine, "_fail", refuse)
+    answering(engine, {"error": {"message": said, "type": "BadRequestError", "code": 400}}, status=400)
     async with converted.post("/messages", **asks(max_tokens=60)) as response:
         assert response.status == 400
         error = await response.json()
     assert error["error"] == {"type": "invalid_request_error", "message": f"{expected} (context_length_exceeded)"}
-    monkeypatch.undo()
 
 
 async def test_a_tool_that_the_provider_runs_is_left_out_and_recorded(
@@ -139,15 +134,6 @@ async def test_a_field_that_newer_clients_send_is_left_out_and_recorded(
     async with converted.post("/messages", **asks(mcp_servers=[{"type": "url", "url": "http://x", "name": "x"}])) as no:
         assert no.status == 400
         assert "mcp_servers" in (await no.json())["error"]["message"]
-
-
-async def test_an_error_of_the_engine_comes_in_the_form_of_messages(converted: Agent, engine: FakeEngine) -> None:
-    engine.faults = [400]
-    async with converted.post("/messages", **asks()) as response:
-        assert response.status == 400
-        error = await response.json()
-    assert error["error"]["type"] == "invalid_request_error"
-    assert "told to answer 400" in error["error"]["message"]
 
 
 async def test_a_stream_that_breaks_off_ends_with_the_error_of_messages(converted: Agent, engine: FakeEngine) -> None:

@@ -9,9 +9,9 @@ import pytest
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import model
 
-from lightning_core import LitAgent, Trainer, rollout
+from lightning_core import Trainer, rollout
 from lightning_core.runner import clients
-from lightning_core.types import LLM, Attempt, Rollout
+from lightning_core.types import Attempt, Rollout
 
 PATIENCE_SECONDS = 3.0
 """A twentieth of what it is, so that the limit of half a second stands for one of ten."""
@@ -47,33 +47,23 @@ class Limited(FakeEngine):
 
 
 @rollout
-async def ask(task: int, llm: Any) -> float:
-    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
-        said: Any = [{"role": "user", "content": str(task)}]
-        answer = await client.chat.completions.create(model=llm.model, messages=said)
+async def ask_in_a_program(task: int, llm: Any) -> float:
+    said: Any = [{"role": "user", "content": str(task)}]
+    try:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            answer = await client.chat.completions.create(model=llm.model, messages=said)
+    except openai.RateLimitError:
+        raise RuntimeError("the program ended with exit status 1") from None
     return float(answer.choices[0].message.content == "ok")
 
 
-@rollout
-async def ask_in_a_program(task: int, llm: Any) -> float:
-    try:
-        return await ask.training_rollout_async(task, {"main_llm": llm}, None)
-    except openai.RateLimitError:
-        raise RuntimeError("the program ended with exit status 1") from None
-
-
-@pytest.mark.parametrize(("agent", "n_runners", "is_proxied"), [(ask, 8, False), (ask_in_a_program, 8, True)])
-async def test_no_rollout_is_lost_to_a_rate_limit(
-    agent: LitAgent[Any], n_runners: int, is_proxied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_rollout_is_lost_to_a_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "PATIENCE_SECONDS", PATIENCE_SECONDS)
     endings = Endings()
     async with Limited() as engine:
-        options: dict[str, Any] = {"initial_resources": {"main_llm": LLM(endpoint=engine.url, model="small")}}
-        if is_proxied:
-            options = {"llm_proxy": {"model_list": [model(engine, "small")], "num_retries": 0}}
-        trainer = Trainer(algorithm="baseline", n_runners=n_runners, hooks=[endings], **options)
-        result = await trainer.fit_async(agent, list(range(70)))
+        llm_proxy = {"model_list": [model(engine, "small")], "num_retries": 0}
+        trainer = Trainer(algorithm="baseline", n_runners=8, hooks=[endings], llm_proxy=llm_proxy)
+        result = await trainer.fit_async(ask_in_a_program, list(range(70)))
     assert endings.failures == set()
     assert endings.counts["requeuing"] > 0
     assert endings.counts["succeeded"] == 70

@@ -59,22 +59,6 @@ async def test_chat_is_recorded_with_the_tokens_and_logprobs_that_the_engine_giv
     assert span.attributes["gen_ai.response.finish_reasons"] == ["length"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_completions_are_recorded_alike(
-    serve: Serve, vllm: Vllm, http: aiohttp.ClientSession, stream: bool
-) -> None:
-    direct = await asked_directly(http, vllm, "/completions", prompt="some words", logprobs=0)
-    (choice,) = direct["choices"]
-    agent = await serve(vllm, params={"return_token_ids": True})
-    async with agent.post("/completions", **FIELDS | {"prompt": "some words", "stream": stream}) as response:
-        assert response.status == 200, await response.text()
-        assert "token_ids" not in await response.text()
-    span = await agent.span()
-    assert span.attributes["prompt_token_ids"] == choice["prompt_token_ids"]
-    assert span.attributes["response_token_ids"] == choice["token_ids"]
-    assert span.attributes["response_logprobs"] == pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-3)
-
-
 TURNS = [{"say": "say some words"}, {"say": "add 1", "forced": True}, {"results": ["2"]}]
 
 

@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from aiohttp import web
 from lightning_proxy.answer import Answer
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.spans import Capture, attributes_of
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Serve, status_of
+from proxy_fixtures import Serve, answering, status_of
 
 from lightning_core.adapter import TraceToMessages
 from lightning_core.types import Span
@@ -202,10 +201,7 @@ async def test_what_is_written_to_a_cache_has_its_price(
         "cache_creation": {"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 200},
     }
 
-    async def answer(*_: Any) -> Any:
-        return web.json_response({"content": [], "stop_reason": "end_turn", "usage": usage})
-
-    engine._fail = answer  # type: ignore[method-assign]
+    answering(engine, {"content": [], "stop_reason": "end_turn", "usage": usage})
     prices = {name: price for name, price in PRICES.items() if name not in left_out}
     agent = await serve(params=prices)
     assert await status_of(agent.post("/messages", messages=[], max_tokens=5)) == 200

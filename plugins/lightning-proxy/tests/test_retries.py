@@ -8,32 +8,19 @@ from typing import Any
 
 import openai
 import pytest
-from aiohttp import web
 from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, refusal, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, answering, refusal, status_of
 
 from lightning_core.testing import FakeClock
 from lightning_core.types import AttemptedRollout
 
+SLOW_DOWN = {"error": {"message": "slow down"}}
 LIMITS = {
     "x-ratelimit-remaining-requests": "0",
     "anthropic-ratelimit-tokens-reset": "2026-01-01T00:00:00Z",
     "RateLimit": "default;r=0;t=4",
 }
-
-
-def limit(engine: FakeEngine, headers: dict[str, str], times: int = 100) -> None:
-    """Let the engine answer 429 with these headers so many times."""
-    left = [times]
-
-    async def refuse(*_: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            return None
-        return web.json_response({"error": {"message": "slow down"}}, status=429, headers=headers)
-
-    engine._fail = refuse  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -43,7 +30,7 @@ async def agent(http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: A
 
 @pytest.mark.parametrize("headers", [{}, {"retry-after-ms": "10", "retry-after": "60"}, {"retry-after": "0.01"}])
 async def test_a_short_wait_is_the_proxys(agent: Agent, engine: FakeEngine, headers: dict[str, str]) -> None:
-    limit(engine, headers, times=2)
+    answering(engine, SLOW_DOWN, status=429, times=2, **headers)
     assert await status_of(agent.chat()) == 200
     assert len(engine.received) == 3
 
@@ -58,7 +45,7 @@ async def test_a_short_wait_is_the_proxys(agent: Agent, engine: FakeEngine, head
     ],
 )
 async def test_a_long_wait_is_the_clients(agent: Agent, engine: FakeEngine, headers: dict[str, str]) -> None:
-    limit(engine, headers | LIMITS)
+    answering(engine, SLOW_DOWN, status=429, **headers, **LIMITS)
     async with agent.chat() as response:
         assert response.status == 429
         assert (await response.json())["error"]["message"] == "slow down"
@@ -71,14 +58,14 @@ async def test_a_long_wait_is_the_clients(agent: Agent, engine: FakeEngine, head
 async def test_a_wait_that_outlives_the_clients_timeout_is_the_clients(
     agent: Agent, engine: FakeEngine, name: str
 ) -> None:
-    limit(engine, {"retry-after": "1.5"})
+    answering(engine, SLOW_DOWN, status=429, **{"retry-after": "1.5"})
     assert await status_of(agent.chat(headers={name: "1.0"})) == 429
     assert len(engine.received) == 1
     assert engine.received[0].headers[name] == "1.0"
 
 
 async def test_a_client_that_tries_again_is_not_helped_to(agent: Agent, engine: FakeEngine) -> None:
-    limit(engine, {"retry-after-ms": "10"})
+    answering(engine, SLOW_DOWN, status=429, **{"retry-after-ms": "10"})
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=2) as client:
         with pytest.raises(openai.RateLimitError, match="slow down"):
             await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "hi"}])
@@ -89,7 +76,7 @@ async def test_a_client_that_tries_again_is_not_helped_to(agent: Agent, engine: 
 async def test_another_replica_is_tried_at_once_whoever_tries_again(serve: Serve, engine: FakeEngine) -> None:
     async with FakeEngine() as other:
         agent = await serve(engine, other)
-        limit(engine, {"retry-after": "60"})
+        answering(engine, SLOW_DOWN, status=429, **{"retry-after": "60"})
         assert await status_of(agent.chat(headers={"x-stainless-retry-count": "1"})) == 200
     assert (len(engine.received), len(other.received)) == (1, 1)
 

@@ -91,14 +91,6 @@ async def test_a_stream_has_the_usage_that_the_agent_asked_for(agent: Agent) -> 
     assert events[-1]["choices"] == []
 
 
-@pytest.mark.usefixtures("vllm")
-async def test_a_backend_that_refuses_to_give_tokens_is_asked_without(agent: Agent, engine: FakeEngine) -> None:
-    engine.faults = ["rejects_fields", None]
-    assert await status_of(agent.chat()) == 200
-    assert ["return_token_ids" in received.fields for received in engine.received] == [True, False]
-    assert (await agent.spans())[0].attributes["agentlightning.has_token_ids"] is False
-
-
 async def test_what_the_option_opens_passes_through_untouched(
     serve: Serve, http: aiohttp.ClientSession, engine: FakeEngine
 ) -> None:
