@@ -146,6 +146,11 @@ class Agent:
     def chat(self, text: str = "hi", **fields: Any) -> Any:
         return self.post("/chat/completions", **{"messages": [{"role": "user", "content": text}], **fields})
 
+    async def another(self) -> "Agent":
+        """The agent of another attempt."""
+        assert self.proxy.store is not None
+        return Agent(self.http, self.proxy, await self.proxy.store.start_rollout({}))
+
     async def spans(self) -> list[Span]:
         """The recorded calls, when the store has them."""
         rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id

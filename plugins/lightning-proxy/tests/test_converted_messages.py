@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import aiohttp
 import pytest
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, answering, status_of
-
-from lightning_core.types import AttemptedRollout
+from proxy_fixtures import Agent, Serve, answering, status_of
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -36,10 +33,8 @@ class Client:
 
 
 @pytest.fixture
-async def converted(
-    make_proxy: MakeProxy, engine: FakeEngine, http: aiohttp.ClientSession, attempt: AttemptedRollout
-) -> Agent:
-    return Agent(http, await make_proxy(engine, params={"return_token_ids": True}), attempt)
+async def converted(serve: Serve) -> Agent:
+    return await serve(params={"return_token_ids": True})
 
 
 def asks(**more: Any) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import openai
 import pytest
 from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, answering, refusal, status_of
+from proxy_fixtures import Agent, Serve, answering, refusal, status_of
 
 from lightning_core.testing import FakeClock
-from lightning_core.types import AttemptedRollout
 
 SLOW_DOWN = {"error": {"message": "slow down"}}
 LIMITS = {
@@ -24,8 +23,8 @@ LIMITS = {
 
 
 @pytest.fixture
-async def agent(http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout) -> Agent:
-    return Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+async def agent(serve: Serve) -> Agent:
+    return await serve(first_retry_seconds=0.001)
 
 
 @pytest.mark.parametrize("headers", [{}, {"retry-after-ms": "10", "retry-after": "60"}, {"retry-after": "0.01"}])
