@@ -26,42 +26,29 @@ def texts(attributes: dict[str, Any], name: str) -> Any:
     return json.loads(attributes[f"gen_ai.{name}"])
 
 
+FORM = {"type": "json_schema", "name": "c", "schema": SCHEMA}
+
+
 @pytest.mark.parametrize(
-    ("path", "request_fields"),
+    ("path", "asked"),
     [
         (
             "/chat/completions",
-            {
-                "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": SCHEMA}},
-                "reasoning_effort": "low",
-                "tool_choice": "required",
-            },
+            {"response_format": {"type": "json_schema", "json_schema": FORM}, "reasoning_effort": "low"},
         ),
-        (
-            "/responses",
-            {
-                "text": {"format": {"type": "json_schema", "name": "c", "schema": SCHEMA}},
-                "reasoning": {"effort": "low"},
-                "tool_choice": "required",
-            },
-        ),
-        (
-            "/messages",
-            {
-                "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
-                "tool_choice": "required",
-            },
-        ),
+        ("/responses", {"text": {"format": FORM}, "reasoning": {"effort": "low"}}),
+        ("/messages", {"output_config": {"effort": "low", "format": FORM}}),
     ],
 )
-def test_how_an_answer_is_asked_for_is_recorded(path: str, request_fields: dict[str, Any]) -> None:
-    found = record(path, request_fields)
+def test_how_an_answer_is_asked_for_is_recorded(path: str, asked: dict[str, Any]) -> None:
+    asked = {**asked, "tool_choice": "required"}
+    found = record(path, asked)
     assert found["gen_ai.output.type"] == "json"
     assert texts(found, "request.structured_output_schema") == SCHEMA
     assert found["gen_ai.request.reasoning_effort"] == "low"
     assert found["gen_ai.request.tool_choice"] == "required"
-    assert "gen_ai.request.structured_output_schema" not in record(path, request_fields, content=False)
-    hidden = record(path, request_fields, redact=lambda what, value: "***" if what == "schema" else value)
+    assert "gen_ai.request.structured_output_schema" not in record(path, asked, content=False)
+    hidden = record(path, asked, redact=lambda what, value: "***" if what == "schema" else value)
     assert hidden["gen_ai.request.structured_output_schema"] == '"***"'
 
 
