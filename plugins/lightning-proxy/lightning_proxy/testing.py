@@ -14,9 +14,9 @@ from aiohttp import web
 from lightning_core.concurrency import Startable
 from lightning_proxy.apis import CONVERTIBLE, ConvertibleDialect
 
-Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never"]
+Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "never"]
 """How a call goes wrong: the connection is closed before the answer, in the middle of it, or as if all were well; what
-comes is no JSON, or no events; nothing comes."""
+comes is not JSON; nothing comes."""
 
 Reply = str | dict[str, Any]
 """What the assistant says: a text, or fields of its message, such as `tool_calls`."""
@@ -220,10 +220,6 @@ class FakeEngine(Startable):
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         fault = fields["_fault"]
-        if fault == "garbage_stream":
-            await response.write(b"data: {this is no JSON\n\ndata: nor this\n\n")
-            await response.write_eof()
-            return response
         number = 0
         async for chunk in chunks:
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
