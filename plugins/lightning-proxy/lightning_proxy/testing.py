@@ -70,7 +70,6 @@ class FakeEngine(Startable):
         self.cancelled = asyncio.Event()
         """Set when a client goes away from a call."""
         self.open_calls = 0
-        self.most_open_calls = 0
         self.pieces_written = 0
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
@@ -111,7 +110,6 @@ class FakeEngine(Startable):
             self.received.append(Received(request.path, dict(request.headers), fields, body))
             self.began.set()
             self.open_calls += 1
-            self.most_open_calls = max(self.most_open_calls, self.open_calls)
             try:
                 fault = self.faults.pop(0) if self.faults else None
                 failed = await self._fail(request, fields, fault)
