@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
 ]
 
-TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
 
 
