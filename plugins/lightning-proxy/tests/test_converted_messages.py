@@ -11,24 +11,14 @@ anthropic = pytest.importorskip("anthropic")
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
-class Client:
-    """Anthropic's client, for one attempt."""
-
-    def __init__(self, agent: Agent) -> None:
-        base = agent.base.removesuffix("/v1")
-        self._client = anthropic.AsyncAnthropic(base_url=base, api_key="none", max_retries=0)
-
-    async def __aenter__(self) -> "Client":
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
-    async def ask(self, stream: bool, **fields: Any) -> Any:
-        asked = {"model": "small", "max_tokens": 50, **fields}
+async def ask(agent: Agent, stream: bool, **fields: Any) -> Any:
+    """Make a call by Anthropic's client, for one attempt."""
+    asked = {"model": "small", "max_tokens": 50, **fields}
+    base = agent.base.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=base, api_key="none", max_retries=0) as client:
         if not stream:
-            return await self._client.messages.create(**asked)
-        async with self._client.messages.stream(**asked) as streamed:
+            return await client.messages.create(**asked)
+        async with client.messages.stream(**asked) as streamed:
             return await streamed.get_final_message()
 
 
@@ -58,8 +48,7 @@ async def test_an_engine_of_which_tokens_are_wanted_is_asked_for_chat(converted:
 @both_ways
 async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agent, stream: bool) -> None:
     # What instruments the client records this id, too: so the call counts once.
-    async with Client(converted) as client:
-        message = await client.ask(stream, messages=[{"role": "user", "content": "hi"}])
+    message = await ask(converted, stream, **asks())
     assert (await converted.span()).attributes["gen_ai.response.id"] == message.id
 
 
@@ -133,9 +122,8 @@ async def test_a_field_that_newer_clients_send_is_left_out_and_recorded(
 
 async def test_a_stream_that_breaks_off_ends_with_the_error_of_messages(converted: Agent, engine: FakeEngine) -> None:
     engine.faults = ["dies_mid_stream"]
-    async with Client(converted) as client:
-        with pytest.raises(anthropic.APIStatusError, match="backend_broke"):
-            await client.ask(True, **asks())
+    with pytest.raises(anthropic.APIStatusError, match="backend_broke"):
+        await ask(converted, True, **asks())
     assert (await converted.span()).attributes["error.type"] == "backend_broke"
 
 
