@@ -57,10 +57,6 @@ PATHS = tuple(_KNOWN)
 """The paths below `/v1` that are spoken, besides `COUNT_TOKENS`."""
 
 
-class UnknownField(ValueError):
-    """An agent asks for what cannot be passed on."""
-
-
 def arguments_of(path: str, fields: Mapping[str, Any], provider: str, allowed: frozenset[str]) -> dict[str, Any]:
     """Return the library's arguments for what an agent asked, `model` apart.
 
@@ -71,7 +67,7 @@ def arguments_of(path: str, fields: Mapping[str, Any], provider: str, allowed: f
         allowed: More fields that may be passed on, to a provider that is not like OpenAI.
 
     Raises:
-        UnknownField: Names one that may not.
+        Refused: Names one that may not.
     """
     known = _KNOWN[path]
     arguments = {name: value for name, value in fields.items() if name in known}
@@ -81,16 +77,15 @@ def arguments_of(path: str, fields: Mapping[str, Any], provider: str, allowed: f
     if provider in _OPENAI_LIKE or others.keys() <= allowed:
         return {**arguments, "extra_body": others}
     name = next(name for name in others if name not in allowed)
-    raise UnknownField(
-        f"{name!r} is not a field of /v1{path} that {provider} is known to take; leave it out, or name it in "
-        "the entry's extra_fields"
-    )
+    message = f"{name!r} is not a field of /v1{path} that {provider} is known to take; leave it out, or name it in"
+    raise Refused(400, "unknown_field", f"{message} the entry's extra_fields")
 
 
 _lock = threading.Lock()
 
 
-def _import() -> Any:
+def imported() -> Any:
+    """Return the module, importing it where that has not happened yet."""
     with _lock:
         # Without this it asks the network for prices while it is imported; those that it ships are read instead.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -103,12 +98,7 @@ def _import() -> Any:
 
 async def library() -> Any:
     """Return the module. The first time it is imported in a thread, so that other calls go on."""
-    return await asyncio.to_thread(_import)
-
-
-def imported() -> Any:
-    """Return the module, importing it where that has not happened yet."""
-    return _import()
+    return await asyncio.to_thread(imported)
 
 
 async def close_connections(litellm: Any) -> None:
@@ -235,8 +225,8 @@ class LitellmBackend(Backend):
             return WholeAnswer(404, dump(openai_error(refused)))
         try:
             arguments = arguments_of(path, fields, self._provider, self._extra_fields)
-        except UnknownField as exc:
-            return WholeAnswer(400, dump(DIALECTS[path].error(Refused(400, "unknown_field", str(exc)))))
+        except Refused as exc:
+            return WholeAnswer(exc.status, dump(DIALECTS[path].error(exc)))
         if path == "/responses" and self._is_chat_only:
             arguments["use_chat_completions_api"] = True
         _in_use.add(self)

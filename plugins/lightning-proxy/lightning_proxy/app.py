@@ -280,18 +280,15 @@ class App:
 
     async def _list_models(self, request: Request, one: str) -> None:
         served = self._replicas.models()
+        if one and self._service.models.resolve(one, served) not in served:
+            raise Refused(404, "model_not_found", f"no model named {one!r}")
         names = [one] if one else self._service.models.names(served)
         listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in names]
+        answer: dict[str, Any] = listed[0] if one else {"object": "list", "data": listed}
         if not one and error_dialect(read_path(request.path).path, request.headers) is GEMINI:
             methods = ["generateContent", "streamGenerateContent"]
-            models = [{"name": f"models/{name}", "supportedGenerationMethods": methods} for name in names]
-            await request.respond_json(200, {"models": models})
-        elif not one:
-            await request.respond_json(200, {"object": "list", "data": listed})
-        elif self._service.models.resolve(one, served) in served:
-            await request.respond_json(200, listed[0])
-        else:
-            raise Refused(404, "model_not_found", f"no model named {one!r}")
+            answer = {"models": [{"name": f"models/{name}", "supportedGenerationMethods": methods} for name in names]}
+        await request.respond_json(200, answer)
 
     async def _refuse(self, request: Request, refused: Refused) -> None:
         """Answer a request that is refused, in the form of its API."""

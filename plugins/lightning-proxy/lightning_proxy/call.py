@@ -27,9 +27,6 @@ from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Replica
 from lightning_proxy.request import Request, proxy_stopped, unavailable
 
-_WATCH_AFTER_SECONDS = 0.05
-"""After how long an agent that gets its answer in one piece is watched for hanging up."""
-
 
 @dataclass(slots=True)
 class Route:
@@ -169,8 +166,7 @@ class CancelScope:
     """A block, in the task that answers a call, which `abort` cancels, and the agent by hanging up.
 
     Args:
-        call: The call, whose body was read. An agent that gets pieces is watched from the beginning; any other only if
-            the call takes longer than a moment.
+        call: The call, whose body was read.
 
     Raises:
         Refused: When the block was cancelled, or the server stops.
@@ -179,12 +175,9 @@ class CancelScope:
 
     def __init__(self, call: Call) -> None:
         self._request = call.request
-        self._watches_at_once = call.is_stream or call.dialect is None
-        self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cause: Exception | None = None
         self._is_open = False
-        self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def abort(self, reason: str) -> None:
@@ -192,10 +185,7 @@ class CancelScope:
         self._cancel(unavailable("call_aborted", f"the call was cut off: {reason}"))
 
     async def __aenter__(self) -> Self:
-        if self._watches_at_once:
-            self._watch()
-        else:
-            self._timer = self._loop.call_later(_WATCH_AFTER_SECONDS, self._watch)
+        self._watching = asyncio.create_task(self._wait_closed(), name="hang-up of an agent")
         self._is_open = True
         return self
 
@@ -204,8 +194,6 @@ class CancelScope:
     ) -> None:
         self._is_open = False
         task, self._task = self._task, None  # the outbox keeps `abort` for a while, which need not keep the task
-        if self._timer is not None:
-            self._timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
         if isinstance(error, asyncio.CancelledError):
@@ -213,9 +201,6 @@ class CancelScope:
                 raise self._cause from None
             self._request.hurry()
             raise proxy_stopped() from None  # only the server cancels requests otherwise, when it stops
-
-    def _watch(self) -> None:
-        self._watching = self._loop.create_task(self._wait_closed(), name="hang-up of an agent")
 
     async def _wait_closed(self) -> None:
         await self._request.wait_closed()

@@ -10,7 +10,6 @@ from lightning_core.errors import ConfigError
 if TYPE_CHECKING:
     from lightning_core.config.files import ConfigFile
     from lightning_core.store import LightningStore
-    from lightning_proxy import LLMProxy
 
 DEFAULT_PORT = 4748
 
@@ -83,10 +82,11 @@ async def _serve(options: dict[str, Any]) -> None:
     import asyncio
     import signal
 
+    from lightning_proxy import LLMProxy
     from lightning_proxy.running import collect_rarely
 
     store = _store(options.pop("store", None), options.get("key"))
-    served = _proxy(store, options)
+    served = LLMProxy(store=store, launch_mode="asyncio", **{"port": DEFAULT_PORT, **options})
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
@@ -148,9 +148,3 @@ async def _reach(store: "LightningStore") -> None:
         raise ConfigError(str(exc)) from exc
     finally:
         asked.cancel()
-
-
-def _proxy(store: "LightningStore | None", options: dict[str, Any]) -> "LLMProxy":
-    from lightning_proxy import LLMProxy
-
-    return LLMProxy(store=store, launch_mode="asyncio", **{"port": DEFAULT_PORT, **options})

@@ -35,6 +35,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 logger = logging.getLogger(__name__)
 
+
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
@@ -113,20 +114,16 @@ class LLMProxy(AddressedProxy):
     ) -> None:
         if launcher_args is not None:
             host, port, launch_mode = launcher_args.host, launcher_args.port, launcher_args.launch_mode
-        if launch_mode not in ("thread", "asyncio", "mp"):
-            raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
         own: dict[str, Any] = {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
         own |= {"allow_paths": allow_paths, "num_retries": num_retries, **settings}
         plain = {"port": port, "host": host, "key": key, "public_url": public_url, "workers": workers}
+        plain["launch_mode"] = launch_mode
         plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
         check_options("LLMProxy", {**plain, **own}, LLMProxy, Settings)
         OpenPaths(allow_paths)
         for origin in settings.get("cors_allow_origins", ()):
             if not _ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"cors_allow_origins has {origin!r}; an origin is a scheme and a host, and a port where that is "
-                    "not the usual one, as in 'https://app.example.com'"
-                )
+                raise ConfigError(f"cors_allow_origins has {origin!r}; an origin is as in 'https://app.example.com'")
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         require_key(host, key, what="the proxy", give=f"key= or {KEY_VARIABLE}")

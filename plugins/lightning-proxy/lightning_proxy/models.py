@@ -14,6 +14,7 @@ from lightning_proxy.answer import mapping
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.apis.chat import RETURN_TOKEN_IDS
 from lightning_proxy.backend import VARIABLE, Backend, TokenCounts
+from lightning_proxy.openai_backend import BASE_VARIABLE
 from lightning_proxy.replicas import Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
@@ -24,9 +25,6 @@ _OWN_SERVERS = frozenset({"hosted_vllm", "vllm", "sglang"})
 
 _VLLM = frozenset({"hosted_vllm", "vllm"})
 """Those of them that answer with token ids."""
-
-_BASE_VARIABLE = "OPENAI_BASE_URL"
-"""Where the backend `openai` finds the server that no `api_base` names."""
 
 _OTHER_PROVIDERS = frozenset(
     {
@@ -121,11 +119,11 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     prefix, model = _provider(model_name)
     options = {option: value for option, value in params.items() if option not in _OWN_PARAMS}
     is_openai = given is None and (prefix in _OPENAI_PROVIDERS or (prefix is None and "api_base" in options))
-    has_base = "api_base" in options or bool(os.environ.get(_BASE_VARIABLE))
+    has_base = "api_base" in options or bool(os.environ.get(BASE_VARIABLE))
     if is_openai and prefix in _OWN_SERVERS and not has_base:
         raise ConfigError(
             f"{where}: {model_name!r} has no api_base, and would go to OpenAI; give the URL of your server, as "
-            f"http://127.0.0.1:8000/v1, or set {_BASE_VARIABLE}"
+            f"http://127.0.0.1:8000/v1, or set {BASE_VARIABLE}"
         )
     if is_openai and prefix in _VLLM:
         options.setdefault(RETURN_TOKEN_IDS, True)

@@ -44,7 +44,8 @@ def from_environment(option: str, value: str) -> str:
     return found
 
 
-_BASE_VARIABLE = "OPENAI_BASE_URL"
+BASE_VARIABLE = "OPENAI_BASE_URL"
+"""Where the server is that no `api_base` names."""
 _PUBLIC_BASE = "https://api.openai.com/v1"
 _KEEP_ALIVE_SECONDS = 4.0
 """Shorter than the 5 s after which vLLM's server closes idle connections: a call must not meet one that closes."""
@@ -93,13 +94,13 @@ class OpenAIBackend(Backend):
     ) -> None:
         # As OpenAI's client does: the variables are one provider's, and its key is not for another.
         base = (
-            os.environ.get(_BASE_VARIABLE) or _PUBLIC_BASE
+            os.environ.get(BASE_VARIABLE) or _PUBLIC_BASE
             if api_base is None
             else from_environment("api_base", api_base)
         )
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            name = _BASE_VARIABLE if api_base is None else "api_base"
+            name = BASE_VARIABLE if api_base is None else "api_base"
             raise ConfigError(f"{name} is {base!r}; it is the URL of an endpoint, such as http://127.0.0.1:8000/v1")
         key = os.environ.get("OPENAI_API_KEY") if api_key is None and api_base is None else api_key
         key = None if key is None else from_environment("api_key", key)

@@ -153,10 +153,8 @@ class Outbox:
         await self._numbers.cancel()
         if self.unsent:
             self.lost += self.unsent
-            logger.error(
-                "lightning.proxy_spans_lost spans=%d; the store was out of reach when the proxy stopped",
-                self.unsent,
-            )
+            reason = "the store was out of reach when the proxy stopped"
+            logger.error("lightning.proxy_spans_lost spans=%d; %s", self.unsent, reason)
 
     async def _number(self, owners: list[Owner]) -> list[int]:
         numbers: dict[str | None, Iterator[int]] = {}

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
+from opentelemetry.baggage import get_all
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -31,6 +33,7 @@ ROLLOUT_HEADER = "x-rollout-id"
 ATTEMPT_HEADER = "x-attempt-id"
 
 _TRACES = TraceContextTextMapPropagator()
+_BAGGAGE = W3CBaggagePropagator()
 _BAGGAGE_ROLLOUT = LightningResourceAttributes.ROLLOUT_ID.value
 _BAGGAGE_ATTEMPT = LightningResourceAttributes.ATTEMPT_ID.value
 
@@ -133,26 +136,16 @@ class Attribution:
             if slash and rollout_id and attempt_id:
                 yield f"the header {self._header}", Owner(None, rollout_id, attempt_id)
         if "baggage" in headers:
-            baggage = _baggage(headers["baggage"])
-            rollout_id, attempt_id = baggage.get(_BAGGAGE_ROLLOUT), baggage.get(_BAGGAGE_ATTEMPT)
-            if rollout_id and attempt_id:
-                yield "the header baggage", Owner(None, rollout_id, attempt_id)
+            baggage = get_all(_BAGGAGE.extract(headers, Context()))
+            if baggage.get(_BAGGAGE_ROLLOUT) and baggage.get(_BAGGAGE_ATTEMPT):
+                named = Owner(None, str(baggage[_BAGGAGE_ROLLOUT]), str(baggage[_BAGGAGE_ATTEMPT]))
+                yield "the header baggage", named
 
 
 def parent_span(headers: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the trace id and the parent's span id of W3C's header `traceparent`; None where it is none."""
     parent = get_current_span(_TRACES.extract(headers, Context())).get_span_context()
     return (format_trace_id(parent.trace_id), format_span_id(parent.span_id)) if parent.is_valid else None
-
-
-def _baggage(header: str) -> dict[str, str]:
-    """Read W3C's header `baggage`: https://www.w3.org/TR/baggage/."""
-    found = {}
-    for entry in header.split(","):
-        name, equals, value = entry.partition(";")[0].partition("=")
-        if equals:
-            found[name.strip()] = unquote(value.strip())
-    return found
 
 
 # Which attempts are live

@@ -55,12 +55,9 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
         await service.attempts.require(owner, has_key=caller.role == Role.ATTEMPT)
         service.outbox.require_room()
     elif not is_management and not service.settings.allow_unattributed:
-        raise Refused(
-            403,
-            "unattributed",
-            "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
-            "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
-        )
+        ways = "the key of the attempt, or the headers x-rollout-id and x-attempt-id"
+        url = "the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id)"
+        raise Refused(403, "unattributed", f"the call belongs to no attempt: use {url}, {ways}")
     body = await request.read_body(service.settings.max_body_bytes)
     if owner is not None:
         service.attempts.require_not_ended(owner)  # while its body came, or the store was asked
@@ -70,12 +67,9 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
     model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
     route = Route(service.models.resolve(model, service.replicas.models()), body, fields)
     if dialect is None and model is None and (count := len(service.replicas.all)) > 1:
-        raise Refused(
-            400,
-            "no_model",
-            f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
-            "which one it is for; make it through a proxy with one backend",
-        )
+        why = f"the proxy has {count} backends, so it is not clear which one it is for"
+        message = f"the call names no model in a JSON body, and {why}; make it through a proxy with one backend"
+        raise Refused(400, "no_model", message)
     pinned = None
     if dialect is not None and fields is not None and dialect.path == RESPONSES:
         pinned = _find_previous(service, owner, fields, route)
@@ -143,9 +137,8 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
 
 
 def _closed(what: str, entry: str) -> Refused:
-    return Refused(
-        403,
-        "not_allowed",
-        f"{what} is not for agents: the proxy does not record it or know its price. allow_paths=[{entry!r}] of the "
-        "proxy opens it, with the backend's key; the key of the proxy itself does, too",
+    opens = (
+        f"allow_paths=[{entry!r}] of the proxy opens it, with the backend's key; the key of the proxy itself does, too"
     )
+    why = "is not for agents: the proxy does not record it or know its price"
+    return Refused(403, "not_allowed", f"{what} {why}. {opens}")

@@ -158,7 +158,7 @@ class _Relay:
 class _StreamRelay(_Relay):
     """Hands a stream on, piece by piece, and puts its answer together.
 
-    A piece goes out as it came where nothing is to be taken out of it. No more is read from the backend than the agent
+    An event goes out as it came where nothing is to be taken out of it. No more is read from the backend than the agent
     takes, but for what the connections buffer.
     """
 
@@ -190,20 +190,11 @@ class _StreamRelay(_Relay):
 
     async def _relay(self) -> None:
         outcome = self._call.outcome
-        is_rewritten = bool(self._response.added) or self._conversion is not None
         async for piece in self._response.answer.pieces():
             outcome.size += len(piece)
-            has_rest = not self._reader.is_between_events
-            events = self._events(piece)
-            # The first one goes out before the others are read, however many came with it.
-            is_first = is_rewritten and outcome.first_chunk_seconds is None
-            for part in [events[:1], events[1:]] if is_first else [events]:
-                left = self._read(part)
-                self._keep_id(self._assembler.id)
-                is_as_it_came = not (is_rewritten or has_rest or self._error_found) and self._reader.is_between_events
-                await self._send(piece if is_as_it_came else left)
-                if self._error_found is not None:
-                    raise self._error_found
+            await self._send(self._read(self._events(piece)))
+            if self._error_found is not None:
+                raise self._error_found
         last = self._read(self._reader.finish())
         if self._error_found is not None:
             raise self._error_found
@@ -235,7 +226,7 @@ class _StreamRelay(_Relay):
             raise BackendBroke(f"{self._address} sent no event stream: {exc}") from exc
 
     def _read(self, events: list[ServerEvent]) -> bytes:
-        """Read events up to one with which something is wrong, and return what is left of them for the agent."""
+        """Read events up to one with which something is wrong, and return what goes to the agent."""
         left, added = [], self._response.added
         for event in events:
             fields = event.fields()
@@ -250,6 +241,7 @@ class _StreamRelay(_Relay):
                 left.append(event.raw)
             elif self._dialect.strip_event(fields, added):
                 left.append(event.with_fields(fields))
+        self._keep_id(self._assembler.id)
         return b"".join(left)
 
     def _error_in(self, event: ServerEvent, fields: Fields | None) -> BackendBroke | Refused | None:

@@ -124,22 +124,19 @@ async def flush_calls(
     """
     proxies = {resource.endpoint: resource for resource in resources if isinstance(resource, ProxyLLM)}
     for proxy in proxies.values():
-        await _flush(proxy, rollout, proxy.api_key if key is None else key, end=end)
+        base = proxy.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id).removesuffix("/v1")
+        given, data = proxy.api_key if key is None else key, dump({"end": end})
+        try:
+            status, answered = await _request(
+                _sessions, "POST", base + FLUSH_PATH, given, seconds=_FLUSH_SECONDS, data=data
+            )
+        except _OUT_OF_REACH as exc:
+            raise Fault(f"the model proxy at {proxy.endpoint} is out of reach: {exc or type(exc).__name__}") from exc
+        if status >= 300:
+            kind = StoreUnavailable if status == 503 else Fault
+            said = _error_of(answered) or f"it answered {status}"
+            raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")
     return bool(proxies)
-
-
-async def _flush(proxy: ProxyLLM, rollout: AttemptedRollout, key: str | None, *, end: bool) -> None:
-    base = proxy.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id).removesuffix("/v1")
-    try:
-        status, answered = await _request(
-            _sessions, "POST", base + FLUSH_PATH, key, seconds=_FLUSH_SECONDS, data=dump({"end": end})
-        )
-    except _OUT_OF_REACH as exc:
-        raise Fault(f"the model proxy at {proxy.endpoint} is out of reach: {exc or type(exc).__name__}") from exc
-    if status >= 300:
-        kind = StoreUnavailable if status == 503 else Fault
-        said = _error_of(answered) or f"it answered {status}"
-        raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")
 
 
 _OUT_OF_REACH = (aiohttp.ClientError, OSError, TimeoutError)

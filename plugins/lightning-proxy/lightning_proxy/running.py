@@ -78,9 +78,7 @@ class RunningProxy:
         async def call() -> T:
             return await method(self._started())
 
-        if self._is_here():
-            return await call()
-        return await asyncio.wrap_future(self._submit(call()))
+        return await (call() if self._is_here() else asyncio.wrap_future(self._submit(call())))
 
     def tell(self, method: Callable[[ProxyService], T]) -> T:
         """Do the same with what takes no time."""

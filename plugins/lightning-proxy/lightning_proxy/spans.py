@@ -4,7 +4,6 @@ https://github.com/open-telemetry/semantic-conventions-genai
 """
 
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +11,12 @@ from typing import Any
 from lightning_core.adapter import genai
 from lightning_core.secrets import hide_in_text
 from lightning_core.semconv import LightningResourceAttributes
-from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
-from lightning_core.types.frozen import EMPTY, FrozenDict, construct
+from lightning_core.types import OtelResource, Span, TraceStatus
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
 from lightning_proxy.apis import Dialect
 from lightning_proxy.call import Call, Outcome
 from lightning_proxy.jsons import replace_surrogates, text
-from lightning_proxy.owner import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +52,6 @@ MAX_ERROR_CHARACTERS = 2_000
 _QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage", "invalid_request", "not_convertible"})
 """Errors that say what was asked or what the backend said, as do those that are its HTTP status."""
 _OK = TraceStatus(status_code="OK")
-_SPAN_FIELDS = set(Span.model_fields)
-_CONTEXT_FIELDS = set(SpanContext.model_fields)
-_RESOURCE_FIELDS = set(OtelResource.model_fields)
 _OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _PARAMETERS = {
     "max_tokens": "gen_ai.request.max_tokens",
@@ -157,43 +151,28 @@ def attributes_of(
 def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
     assert call.dialect is not None
     assert call.owner is not None
-    ids = secrets.token_hex(24)
-    span_id = ids[32:]
-    trace_id, parent_id = call.parent if call.parent is not None else (ids[:32], None)
+    rollout_id, attempt_id = call.owner.rollout_id, call.owner.attempt_id
+    trace_id, parent_id = call.parent or (None, None)
     model = attributes.get(genai.REQUEST_MODEL)
-    fields = {
-        "rollout_id": call.owner.rollout_id,
-        "attempt_id": call.owner.attempt_id,
-        "sequence_id": 0,
-        "trace_id": trace_id,
-        "span_id": span_id,
-        "parent_id": parent_id,
-        "name": call.dialect.operation if model is None else f"{call.dialect.operation} {model}",
-        "status": status,
-        "attributes": attributes,
-        "events": [],
-        "links": [],
-        "start_time": call.began,
-        "end_time": call.began + call.outcome.seconds,
-        "context": _context(trace_id, span_id, is_remote=False),
-        "parent": None if parent_id is None else _context(trace_id, parent_id, is_remote=True),
-        "resource": _resource(call.owner),
-    }
-    return construct(Span, fields, _SPAN_FIELDS.copy(), {})  # every value is what its field takes
-
-
-def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
-    fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": is_remote, "trace_state": EMPTY}
-    return construct(SpanContext, fields, _CONTEXT_FIELDS)
-
-
-def _resource(owner: Owner) -> OtelResource:
-    attributes = {
+    resource = {
         "service.name": genai.PROXY_SERVICE,
-        LightningResourceAttributes.ROLLOUT_ID.value: owner.rollout_id,
-        LightningResourceAttributes.ATTEMPT_ID.value: owner.attempt_id,
+        LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
     }
-    return construct(OtelResource, {"attributes": FrozenDict(attributes), "schema_url": ""}, _RESOURCE_FIELDS)
+    span = Span.from_attributes(
+        attributes={},
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        name=call.dialect.operation if model is None else f"{call.dialect.operation} {model}",
+        trace_id=trace_id,
+        parent_id=parent_id,
+        start_time=call.began,
+        end_time=call.began + call.outcome.seconds,
+        resource=OtelResource(attributes=resource, schema_url=""),
+        status=status,
+    )
+    span.attributes = attributes  # which are what their fields take: checking each token would take as long as the rest
+    return span
 
 
 def _error(call: Call, kind: str, capture: Capture) -> str:

@@ -49,11 +49,6 @@ class EventReader:
         self._had_return = False
         """Whether the last piece ended with a carriage return: its line feed may begin the next one."""
 
-    @property
-    def is_between_events(self) -> bool:
-        """Whether all that came is in events that have been returned."""
-        return not self._rest
-
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that are complete by now.
 

@@ -14,9 +14,9 @@ from aiohttp import web
 from lightning_core.concurrency import Startable
 from lightning_proxy.apis import CONVERTIBLE, ConvertibleDialect
 
-Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never", "rejects_fields"]
+Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "never"]
 """How a call goes wrong: the connection is closed before the answer, in the middle of it, or as if all were well; what
-comes is no JSON, or no events; nothing comes; fields that are not OpenAI's are refused."""
+comes is not JSON; nothing comes."""
 
 Reply = str | dict[str, Any]
 """What the assistant says: a text, or fields of its message, such as `tool_calls`."""
@@ -70,7 +70,6 @@ class FakeEngine(Startable):
         self.cancelled = asyncio.Event()
         """Set when a client goes away from a call."""
         self.open_calls = 0
-        self.most_open_calls = 0
         self.pieces_written = 0
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
@@ -111,7 +110,6 @@ class FakeEngine(Startable):
             self.received.append(Received(request.path, dict(request.headers), fields, body))
             self.began.set()
             self.open_calls += 1
-            self.most_open_calls = max(self.most_open_calls, self.open_calls)
             try:
                 fault = self.faults.pop(0) if self.faults else None
                 failed = await self._fail(request, fields, fault)
@@ -139,9 +137,6 @@ class FakeEngine(Startable):
             error = {"message": f"told to answer {fault}", "type": "test", "param": None, "code": fault}
             headers = {} if self.retry_after is None else {"retry-after": self.retry_after}
             return web.json_response({"error": error}, status=fault, headers=headers)
-        if fault == "rejects_fields" and "return_token_ids" in fields:
-            message = "Unrecognized request argument supplied: return_token_ids"
-            return web.json_response({"error": {"message": message, "type": "invalid_request_error"}}, status=400)
         if fault == "garbage":
             return web.Response(text="<html>it works</html>", content_type="text/html")
         if fault == "dies" and request.transport is not None:
@@ -223,10 +218,6 @@ class FakeEngine(Startable):
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         fault = fields["_fault"]
-        if fault == "garbage_stream":
-            await response.write(b"data: {this is no JSON\n\ndata: nor this\n\n")
-            await response.write_eof()
-            return response
         number = 0
         async for chunk in chunks:
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")

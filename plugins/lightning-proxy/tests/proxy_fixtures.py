@@ -1,9 +1,11 @@
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
@@ -101,6 +103,28 @@ async def held(engine: FakeEngine, call: Any) -> "asyncio.Task[aiohttp.ClientRes
     return made
 
 
+def answering(
+    engine: FakeEngine,
+    said: Any,
+    *,
+    status: int = 200,
+    kind: str = "application/json",
+    times: int = 1000,
+    **headers: str,
+) -> None:
+    """Let the engine answer its next calls with this, a text or what JSON says."""
+    left = [times]
+    body = said if isinstance(said, str) else json.dumps(said)
+
+    async def answer(*_: Any) -> web.Response | None:
+        left[0] -= 1
+        if left[0] < 0:
+            return None
+        return web.Response(status=status, text=body, content_type=kind, headers=headers)
+
+    engine._fail = answer  # type: ignore[assignment,method-assign]
+
+
 class Agent:
     """Calls the proxy for one attempt."""
 
@@ -121,6 +145,11 @@ class Agent:
 
     def chat(self, text: str = "hi", **fields: Any) -> Any:
         return self.post("/chat/completions", **{"messages": [{"role": "user", "content": text}], **fields})
+
+    async def another(self) -> "Agent":
+        """The agent of another attempt."""
+        assert self.proxy.store is not None
+        return Agent(self.http, self.proxy, await self.proxy.store.start_rollout({}))
 
     async def spans(self) -> list[Span]:
         """The recorded calls, when the store has them."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, Serve
+from proxy_fixtures import Agent, Serve, answering
 
 PATHS = ["/chat/completions", "/completions", "/messages", "/responses"]
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 9}
@@ -228,15 +228,6 @@ async def test_a_stream_of_comments_is_one_that_does_not_go_on(serve: Serve, end
 INVALID = [{"loc": ["body", "messages"], "msg": "Field required", "type": "missing"}]
 
 
-def error_with(engine: FakeEngine, status: int, kind: str, body: str) -> None:
-    """Let the next answers be this error."""
-
-    async def answer(*_: Any) -> web.Response:
-        return web.Response(status=status, text=body, content_type=kind, headers={"x-request-id": "req-1"})
-
-    engine._fail = answer  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "body", "words"),
     [
@@ -252,7 +243,7 @@ async def test_an_error_without_the_apis_form_keeps_its_words(
     serve: Serve, engine: FakeEngine, status: int, kind: str, body: str, words: str
 ) -> None:
     agent = await serve(num_retries=0)
-    error_with(engine, status, kind, body)
+    answering(engine, body, status=status, kind=kind, **{"x-request-id": "req-1"})
     async with agent.chat() as response:
         answered = await response.json()
     assert (response.status, response.headers["x-request-id"]) == (status, "req-1")
@@ -267,7 +258,7 @@ async def test_an_error_without_the_apis_form_keeps_its_words(
 
 
 async def test_an_error_without_words_says_where_it_comes_from(agent: Agent, engine: FakeEngine) -> None:
-    error_with(engine, 500, "text/plain", "")
+    answering(engine, "", status=500, kind="text/plain")
     async with agent.chat() as response:
         assert "127.0.0.1" in (await response.json())["error"]["message"]
     assert "answered 500 without a word" in str((await agent.span()).status.description)

@@ -223,13 +223,14 @@ async def test_what_passes_through_counts_as_a_call_without_a_price(serve: Serve
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/images/generations"])
 async def test_a_call_that_ends_before_another_try_costs_nothing(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, path: str
+    serve: Serve, engine: FakeEngine, attempt: AttemptedRollout, path: str
 ) -> None:
     budget = Budget(tokens=10_000)
     options = {"first_retry_seconds": 30, "flush_grace_seconds": 0, "allow_paths": ["images"]}
-    proxy = await make_proxy(engine, params=PRICES, budget=budget, **options)
+    agent = await serve(params=PRICES, budget=budget, **options)
+    proxy = agent.proxy
     await engine.stop()
-    call = asyncio.create_task(Agent(http, proxy, attempt).post(path, messages=[]).__aenter__())
+    call = asyncio.create_task(agent.post(path, messages=[]).__aenter__())
     async with asyncio.timeout(20):
         while (await proxy.status())["replicas"][0]["is_up"]:  # noqa: ASYNC110  # nobody is told of it
             await asyncio.sleep(0.001)

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from chat_answers import chunks, message, messages, texts, values, whole
+from chat_answers import chunks, message, messages, texts, whole
 from hypothesis import given, strategies
 from lightning_proxy.apis import CONVERTIBLE, Assembler
 from lightning_proxy.request import Refused
@@ -59,34 +59,23 @@ def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], s
         assert [each["index"] for each in events if each["type"] == kind] == list(range(len(answer["content"])))
 
 
-blocks = strategies.builds(lambda text: {"type": "text", "text": text}, texts)
-images = strategies.sampled_from(
+@pytest.mark.parametrize(
+    ("source", "url"),
     [
-        (
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        ),
-        (
-            {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        ),
-    ]
+        ({"type": "base64", "media_type": "image/png", "data": "AAAA"}, "data:image/png;base64,AAAA"),
+        ({"type": "url", "url": "https://example.org/a.png"}, "https://example.org/a.png"),
+    ],
 )
-parts = blocks.map(lambda block: (block, block)) | images
-
-
-def in_chat(parts: list[Any]) -> Any:
-    only = parts[0] if len(parts) == 1 else {}
-    return only["text"] if only.get("type") == "text" else parts
-
-
-@given(strategies.lists(parts, min_size=1, max_size=3), strategies.lists(blocks, min_size=1, max_size=3))
-def test_texts_images_and_system_prompts_are_chats_own(both: list[Any], system: list[dict[str, Any]]) -> None:
-    given_parts, expected = [first for first, _ in both], [second for _, second in both]
-    chat = asked(system=system, messages=[{"role": "user", "content": given_parts}])
-    assert chat["messages"] == [
-        {"role": "system", "content": in_chat(system)},
-        {"role": "user", "content": in_chat(expected)},
+def test_texts_images_and_system_prompts_are_chats_own(source: dict[str, str], url: str) -> None:
+    text = {"type": "text", "text": "look"}
+    said = [
+        {"role": "user", "content": [text]},
+        {"role": "user", "content": [text, {"type": "image", "source": source}]},
+    ]
+    assert asked(system=[text, text], messages=said)["messages"] == [
+        {"role": "system", "content": [text, text]},
+        {"role": "user", "content": "look"},
+        {"role": "user", "content": [text, {"type": "image_url", "image_url": {"url": url}}]},
     ]
 
 
@@ -101,13 +90,6 @@ def test_results_of_tools_are_messages_in_their_order(results: list[tuple[str, b
     assert [(each["content"], each.get("is_error", False)) for each in tools] == results
     assert [each["tool_call_id"] for each in tools] == [each["tool_use_id"] for each in said]
     assert {each["role"] for each in tools} == {"tool"}
-
-
-@given(strategies.dictionaries(texts, values, max_size=3))
-def test_a_tool_keeps_its_schema(schema: dict[str, Any]) -> None:
-    tool = {"name": "add", "description": "adds", "input_schema": schema, "cache_control": {"type": "ephemeral"}}
-    function = {"name": "add", "description": "adds", "parameters": schema}
-    assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +142,8 @@ def test_parameters_have_chats_names() -> None:
         ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
         ({"tool_choice": {"type": "other"}}, "tool_choice.type is 'other'"),
         ({"messages": "hi"}, "messages is 'hi'"),
-        ({"messages": None}, "messages is empty"),
         ({"messages": []}, "messages is empty"),
         ({"tool_choice": "auto"}, "tool_choice is 'auto'; it is an object"),
-        ({"output_config": "high"}, "output_config is 'high'; it is an object"),
         ({"output_config": {"format": "json"}}, "output_config.format is 'json'; it is an object"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role is 'tool'"),
     ],

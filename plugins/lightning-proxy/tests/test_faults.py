@@ -10,27 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, Serve, held, status_of
+from proxy_fixtures import Agent, Serve, answering, held, status_of
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.types import AttemptedRollout
-
-
-@pytest.mark.parametrize(
-    ("fault", "status", "code"), [("garbage", 502, "backend_garbage"), (400, 400, 400), (500, 500, 500)]
-)
-async def test_a_backend_that_fails_is_told_of_once(
-    agent: Agent, engine: FakeEngine, fault: Any, status: int, code: Any
-) -> None:
-    engine.faults = [fault]
-    async with agent.chat() as response:
-        answer = await response.json()
-    assert (response.status, answer["error"]["code"]) == (status, code)
-    assert len(engine.received) == 1
-    span = await agent.span()
-    assert span.status.status_code == "ERROR"
-    assert span.attributes["error.type"]
-    assert TraceToTrajectories().adapt([span]).refused[0].reason == "failed"
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/messages", "/responses", "/embeddings"])
@@ -42,10 +25,7 @@ async def test_a_backend_that_fails_is_told_of_once(
 async def test_an_error_of_status_200_is_a_call_that_failed(
     agent: Agent, engine: FakeEngine, path: str, error: Any, status: int
 ) -> None:
-    async def refuse(*_: Any) -> Any:
-        return web.json_response({"error": error})
-
-    engine._fail = refuse  # type: ignore[method-assign]
+    answering(engine, {"error": error})
     async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
         assert (response.status, await response.json()) == (status, {"error": error})
     span = await agent.span()

@@ -4,16 +4,13 @@ import base64
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 from chat_answers import chunks, messages, whole
 from hypothesis import given, strategies
 from lightning_proxy.apis import GEMINI
 from lightning_proxy.request import Refused
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, status_of
-
-from lightning_core.types import AttemptedRollout
+from proxy_fixtures import Agent, Serve, status_of
 
 Fields = dict[str, Any]
 
@@ -175,10 +172,8 @@ def test_an_answer_that_is_sent_back_is_the_message_that_the_engine_gave(said: F
 
 
 @pytest.fixture
-async def converted(
-    make_proxy: MakeProxy, engine: FakeEngine, http: aiohttp.ClientSession, attempt: AttemptedRollout
-) -> Agent:
-    return Agent(http, await make_proxy(engine, params={"return_token_ids": True}), attempt)
+async def converted(serve: Serve) -> Agent:
+    return await serve(params={"return_token_ids": True})
 
 
 def post(agent: Agent, path: str = PATH, **fields: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from lightning_proxy import Drained, LLMProxy
 from lightning_proxy.running import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, held, status_of
+from proxy_fixtures import Agent, Serve, held, status_of
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
@@ -26,12 +26,12 @@ async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(ser
     engine.hold = asyncio.Event()
     calls = [asyncio.create_task(agent.chat(str(number)).__aenter__()) for number in range(4)]
     await until(agent.proxy, in_flight=2, waiting=2)
+    assert engine.open_calls <= 2
     async with agent.chat() as response:
         assert (response.status, response.headers["retry-after"]) == (503, "1")
         assert (await response.json())["error"]["code"] == "proxy_full"
     engine.hold.set()
     assert [(await call).status for call in calls] == [200] * 4
-    assert engine.most_open_calls == 2
     await until(agent.proxy, in_flight=0, waiting=0)
 
 
@@ -145,14 +145,13 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(serve: Serve, en
 
 
 async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_not_cut_off(
-    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+    serve: Serve, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
-    proxy = await make_proxy(engine, flush_grace_seconds=0, first_retry_seconds=30)
+    agent = await serve(flush_grace_seconds=0, first_retry_seconds=30)
+    proxy = agent.proxy
     engine.faults = [503]
-    call = asyncio.create_task(Agent(http, proxy, attempt).chat().__aenter__())
-    async with asyncio.timeout(20):
-        while (await proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # nobody is told of it
-            await asyncio.sleep(0.001)
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await until(proxy, waiting=1)
     await proxy.pause()
     assert await proxy.drain(timeout=0) == Drained(finished=0, aborted=0)
     await proxy.resume()
@@ -162,26 +161,13 @@ async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_n
     assert ((await proxy.status())["in_flight"], (await proxy.status())["waiting"]) == (0, 0)
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
 async def test_a_call_that_waits_for_another_try_does_not_keep_the_proxy_from_stopping(
-    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, http: Any, is_late: bool
+    serve: Serve, engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
-    agent = Agent(http, await make_proxy(engine, first_retry_seconds=30), await store.start_rollout({}))
+    agent = await serve(first_retry_seconds=30)
     engine.faults = [503]
-    real, goes_on = engine._fail, asyncio.Event()
-
-    async def fail(request: Any, fields: Any, fault: Any) -> Any:
-        if is_late:
-            await goes_on.wait()
-        return await real(request, fields, fault)
-
-    engine._fail = fail  # type: ignore[method-assign]
     call = asyncio.create_task(agent.chat().__aenter__())
-    await engine.began.wait()
-    async with asyncio.timeout(20):
-        while not is_late and (await agent.proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # nobody is told of it
-            await asyncio.sleep(0.001)
-    asyncio.get_running_loop().call_later(0.1, goes_on.set)
+    await until(agent.proxy, waiting=1)
     began = time.monotonic()
     await agent.proxy.stop()
     assert time.monotonic() - began < STOP_SECONDS - 1

@@ -7,11 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from four_apis import by_chat, by_messages, by_responses
-from proxy_fixtures import Agent, MakeProxy, Serve
+from proxy_fixtures import Serve
 from real_vllm import MARKS, Vllm, served_vllm
-
-from lightning_core.store import InMemoryLightningStore
 
 pytestmark = MARKS
 
@@ -57,50 +54,3 @@ async def test_chat_is_recorded_with_the_tokens_and_logprobs_that_the_engine_giv
     assert span.attributes["gen_ai.usage.input_tokens"] == direct["usage"]["prompt_tokens"]
     assert span.attributes["gen_ai.usage.output_tokens"] == direct["usage"]["completion_tokens"]
     assert span.attributes["gen_ai.response.finish_reasons"] == ["length"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_completions_are_recorded_alike(
-    serve: Serve, vllm: Vllm, http: aiohttp.ClientSession, stream: bool
-) -> None:
-    direct = await asked_directly(http, vllm, "/completions", prompt="some words", logprobs=0)
-    (choice,) = direct["choices"]
-    agent = await serve(vllm, params={"return_token_ids": True})
-    async with agent.post("/completions", **FIELDS | {"prompt": "some words", "stream": stream}) as response:
-        assert response.status == 200, await response.text()
-        assert "token_ids" not in await response.text()
-    span = await agent.span()
-    assert span.attributes["prompt_token_ids"] == choice["prompt_token_ids"]
-    assert span.attributes["response_token_ids"] == choice["token_ids"]
-    assert span.attributes["response_logprobs"] == pytest.approx(choice["logprobs"]["token_logprobs"], abs=1e-3)
-
-
-TURNS = [{"say": "say some words"}, {"say": "add 1", "forced": True}, {"results": ["2"]}]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("talk", [by_messages, by_responses])
-async def test_other_apis_leave_the_rows_of_the_same_conversation_by_chat(
-    make_proxy: MakeProxy,
-    vllm: Vllm,
-    store: InMemoryLightningStore,
-    http: aiohttp.ClientSession,
-    stream: bool,
-    talk: Any,
-) -> None:
-    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
-    # A random model says the same token forever, and so never ends the call that it is made to make, but for this.
-    fields = {"max_tokens": 150, "extra_body": {"temperature": 0.0, "frequency_penalty": 2.0}}
-    chat = Agent(http, proxy, await store.start_rollout({}))
-    said = await by_chat(chat, TURNS, **fields)
-    other = Agent(http, proxy, await store.start_rollout({}))
-    await talk(other, TURNS, stream=stream, **fields)
-    assert len(said[1]["tool_calls"]) == 1
-    expected, found = await chat.spans(), await other.spans()
-    assert len(expected) == len(found) == 3
-    for one, two in zip(expected, found, strict=True):
-        for name in ("prompt_token_ids", "response_token_ids"):
-            assert two.attributes[name] == one.attributes[name]
-        assert two.attributes["response_logprobs"] == pytest.approx(one.attributes["response_logprobs"], abs=1e-3)
-        assert two.attributes["agentlightning.has_token_ids"] is True
-    print(talk.__name__, stream, [len(span.attributes["response_token_ids"]) for span in found], file=sys.stderr)

@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from aiohttp import web
 from lightning_proxy.answer import Answer
 from lightning_proxy.apis import DIALECTS
 from lightning_proxy.spans import Capture, attributes_of
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Serve, status_of
+from proxy_fixtures import Serve, answering, status_of
 
 from lightning_core.adapter import TraceToMessages
 from lightning_core.types import Span
@@ -27,42 +26,29 @@ def texts(attributes: dict[str, Any], name: str) -> Any:
     return json.loads(attributes[f"gen_ai.{name}"])
 
 
+FORM = {"type": "json_schema", "name": "c", "schema": SCHEMA}
+
+
 @pytest.mark.parametrize(
-    ("path", "request_fields"),
+    ("path", "asked"),
     [
         (
             "/chat/completions",
-            {
-                "response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": SCHEMA}},
-                "reasoning_effort": "low",
-                "tool_choice": "required",
-            },
+            {"response_format": {"type": "json_schema", "json_schema": FORM}, "reasoning_effort": "low"},
         ),
-        (
-            "/responses",
-            {
-                "text": {"format": {"type": "json_schema", "name": "c", "schema": SCHEMA}},
-                "reasoning": {"effort": "low"},
-                "tool_choice": "required",
-            },
-        ),
-        (
-            "/messages",
-            {
-                "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
-                "tool_choice": "required",
-            },
-        ),
+        ("/responses", {"text": {"format": FORM}, "reasoning": {"effort": "low"}}),
+        ("/messages", {"output_config": {"effort": "low", "format": FORM}}),
     ],
 )
-def test_how_an_answer_is_asked_for_is_recorded(path: str, request_fields: dict[str, Any]) -> None:
-    found = record(path, request_fields)
+def test_how_an_answer_is_asked_for_is_recorded(path: str, asked: dict[str, Any]) -> None:
+    asked = {**asked, "tool_choice": "required"}
+    found = record(path, asked)
     assert found["gen_ai.output.type"] == "json"
     assert texts(found, "request.structured_output_schema") == SCHEMA
     assert found["gen_ai.request.reasoning_effort"] == "low"
     assert found["gen_ai.request.tool_choice"] == "required"
-    assert "gen_ai.request.structured_output_schema" not in record(path, request_fields, content=False)
-    hidden = record(path, request_fields, redact=lambda what, value: "***" if what == "schema" else value)
+    assert "gen_ai.request.structured_output_schema" not in record(path, asked, content=False)
+    hidden = record(path, asked, redact=lambda what, value: "***" if what == "schema" else value)
     assert hidden["gen_ai.request.structured_output_schema"] == '"***"'
 
 
@@ -202,10 +188,7 @@ async def test_what_is_written_to_a_cache_has_its_price(
         "cache_creation": {"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 200},
     }
 
-    async def answer(*_: Any) -> Any:
-        return web.json_response({"content": [], "stop_reason": "end_turn", "usage": usage})
-
-    engine._fail = answer  # type: ignore[method-assign]
+    answering(engine, {"content": [], "stop_reason": "end_turn", "usage": usage})
     prices = {name: price for name, price in PRICES.items() if name not in left_out}
     agent = await serve(params=prices)
     assert await status_of(agent.post("/messages", messages=[], max_tokens=5)) == 200

@@ -2,20 +2,23 @@
 
 import asyncio
 import logging
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
 import openai
 import pytest
-from aiohttp import web
 from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, refusal, status_of
+from proxy_fixtures import Agent, Serve, answering, model, refusal, status_of
 
+from lightning_core import Trainer, rollout
+from lightning_core.runner import clients
 from lightning_core.testing import FakeClock
-from lightning_core.types import AttemptedRollout
+from lightning_core.types import Attempt, Rollout
 
+SLOW_DOWN = {"error": {"message": "slow down"}}
 LIMITS = {
     "x-ratelimit-remaining-requests": "0",
     "anthropic-ratelimit-tokens-reset": "2026-01-01T00:00:00Z",
@@ -23,27 +26,14 @@ LIMITS = {
 }
 
 
-def limit(engine: FakeEngine, headers: dict[str, str], times: int = 100) -> None:
-    """Let the engine answer 429 with these headers so many times."""
-    left = [times]
-
-    async def refuse(*_: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            return None
-        return web.json_response({"error": {"message": "slow down"}}, status=429, headers=headers)
-
-    engine._fail = refuse  # type: ignore[method-assign]
-
-
 @pytest.fixture
-async def agent(http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout) -> Agent:
-    return Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+async def agent(serve: Serve) -> Agent:
+    return await serve(first_retry_seconds=0.001)
 
 
 @pytest.mark.parametrize("headers", [{}, {"retry-after-ms": "10", "retry-after": "60"}, {"retry-after": "0.01"}])
 async def test_a_short_wait_is_the_proxys(agent: Agent, engine: FakeEngine, headers: dict[str, str]) -> None:
-    limit(engine, headers, times=2)
+    answering(engine, SLOW_DOWN, status=429, times=2, **headers)
     assert await status_of(agent.chat()) == 200
     assert len(engine.received) == 3
 
@@ -58,7 +48,7 @@ async def test_a_short_wait_is_the_proxys(agent: Agent, engine: FakeEngine, head
     ],
 )
 async def test_a_long_wait_is_the_clients(agent: Agent, engine: FakeEngine, headers: dict[str, str]) -> None:
-    limit(engine, headers | LIMITS)
+    answering(engine, SLOW_DOWN, status=429, **headers, **LIMITS)
     async with agent.chat() as response:
         assert response.status == 429
         assert (await response.json())["error"]["message"] == "slow down"
@@ -71,14 +61,14 @@ async def test_a_long_wait_is_the_clients(agent: Agent, engine: FakeEngine, head
 async def test_a_wait_that_outlives_the_clients_timeout_is_the_clients(
     agent: Agent, engine: FakeEngine, name: str
 ) -> None:
-    limit(engine, {"retry-after": "1.5"})
+    answering(engine, SLOW_DOWN, status=429, **{"retry-after": "1.5"})
     assert await status_of(agent.chat(headers={name: "1.0"})) == 429
     assert len(engine.received) == 1
     assert engine.received[0].headers[name] == "1.0"
 
 
 async def test_a_client_that_tries_again_is_not_helped_to(agent: Agent, engine: FakeEngine) -> None:
-    limit(engine, {"retry-after-ms": "10"})
+    answering(engine, SLOW_DOWN, status=429, **{"retry-after-ms": "10"})
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=2) as client:
         with pytest.raises(openai.RateLimitError, match="slow down"):
             await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "hi"}])
@@ -89,7 +79,7 @@ async def test_a_client_that_tries_again_is_not_helped_to(agent: Agent, engine: 
 async def test_another_replica_is_tried_at_once_whoever_tries_again(serve: Serve, engine: FakeEngine) -> None:
     async with FakeEngine() as other:
         agent = await serve(engine, other)
-        limit(engine, {"retry-after": "60"})
+        answering(engine, SLOW_DOWN, status=429, **{"retry-after": "60"})
         assert await status_of(agent.chat(headers={"x-stainless-retry-count": "1"})) == 200
     assert (len(engine.received), len(other.received)) == (1, 1)
 
@@ -203,3 +193,60 @@ async def test_no_key_in_the_url_is_told(serve: Serve, caplog: pytest.LogCapture
         told = (await response.json())["error"]["message"]
     assert engine.url in told
     assert "hunter2" not in told + caplog.text
+
+
+PATIENCE_SECONDS = 3.0
+"""A twentieth of what it is, so that the limit of half a second stands for one of ten."""
+
+
+class Endings:
+    """Counts how rollouts ended, and for what."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failures: set[str] = set()
+
+    def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt) -> None:
+        self.counts[rollout.status] += 1
+        self.failures |= {str(each) for name, each in (attempt.metadata or {}).items() if name == "failure"}
+
+
+class Limited(FakeEngine):
+    """Answers 429 to each call for a while, from the first one on."""
+
+    began_at: float | None = None
+
+    def _call(self, answer: Any) -> Any:
+        handle = super()._call(answer)
+
+        async def limited(request: Any) -> Any:
+            now = asyncio.get_running_loop().time()
+            self.began_at = now if self.began_at is None else self.began_at
+            self.faults = [429] if now - self.began_at < PATIENCE_SECONDS / 6 else []
+            return await handle(request)
+
+        return limited
+
+
+@rollout
+async def ask_in_a_program(task: int, llm: Any) -> float:
+    said: Any = [{"role": "user", "content": str(task)}]
+    try:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            answer = await client.chat.completions.create(model=llm.model, messages=said)
+    except openai.RateLimitError:
+        raise RuntimeError("the program ended with exit status 1") from None
+    return float(answer.choices[0].message.content == "ok")
+
+
+async def test_no_rollout_is_lost_to_a_rate_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+    endings = Endings()
+    async with Limited() as engine:
+        llm_proxy = {"model_list": [model(engine, "small")], "num_retries": 0}
+        trainer = Trainer(algorithm="baseline", n_runners=8, hooks=[endings], llm_proxy=llm_proxy)
+        result = await trainer.fit_async(ask_in_a_program, list(range(70)))
+    assert endings.failures == set()
+    assert endings.counts["requeuing"] > 0
+    assert endings.counts["succeeded"] == 70
+    assert result.metrics["train_reward"] == 1.0

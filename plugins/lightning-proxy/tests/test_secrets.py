@@ -8,7 +8,7 @@ from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.models import make_replicas
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve
+from proxy_fixtures import Agent, MakeProxy, Serve, answering
 
 from lightning_core.registry import default_registry
 from lightning_core.types import AttemptedRollout, Span
@@ -16,15 +16,6 @@ from lightning_core.types import AttemptedRollout, Span
 KEY = "backend-secret-0123456789"
 OTHER = "hdr-secret-0123456789"
 DIARY = "my private diary"
-
-
-def refusing(engine: FakeEngine, message: str, *, status: int = 400, code: Any = "bad_request") -> None:
-    """Let the engine refuse all calls in these words."""
-
-    async def refuse(request: Any, fields: Any, fault: Any) -> web.Response:
-        return web.json_response({"error": {"message": message, "code": code}}, status=status)
-
-    engine._fail = refuse  # type: ignore[method-assign]
 
 
 async def refused(agent: Agent) -> tuple[str, Span]:
@@ -39,7 +30,7 @@ async def test_what_a_backend_says_of_a_request_is_content(
     serve: Serve, engine: FakeEngine, options: dict[str, Any]
 ) -> None:
     agent = await serve(**options)
-    refusing(engine, f"wrong: {DIARY}")
+    answering(engine, {"error": {"message": f"wrong: {DIARY}", "code": "bad_request"}}, status=400)
     told, span = await refused(agent)
     assert DIARY in told
     assert DIARY not in span.model_dump_json()
@@ -70,7 +61,7 @@ async def test_what_the_proxy_says_of_a_request_is_content(
 
 async def test_a_code_that_is_no_name_is_content(serve: Serve, engine: FakeEngine) -> None:
     agent = await serve(capture_content=False)
-    refusing(engine, "no", code=DIARY)
+    answering(engine, {"error": {"message": "no", "code": DIARY}}, status=400)
     _, span = await refused(agent)
     assert DIARY not in span.model_dump_json()
 
@@ -86,7 +77,7 @@ async def test_garbage_is_content(serve: Serve, engine: FakeEngine) -> None:
 
 
 async def test_of_an_error_two_thousand_characters_are_recorded(agent: Agent, engine: FakeEngine) -> None:
-    refusing(engine, "x" * 1_000_000)
+    answering(engine, {"error": {"message": "x" * 1_000_000}}, status=400)
     told, span = await refused(agent)
     assert len(told) > 1_000_000
     assert span.status.description == "x" * 2_000

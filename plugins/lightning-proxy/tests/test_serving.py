@@ -14,11 +14,13 @@ import pytest
 from aiohttp import web
 from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
+from lightning_proxy.models import make_replicas
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, model, status_of
 from yarl import URL
 
 from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout, ProxyLLM
 
@@ -89,14 +91,6 @@ async def test_a_stream_has_the_usage_that_the_agent_asked_for(agent: Agent) -> 
         events = await events_of(response)
     assert events[-1]["usage"]["prompt_tokens"] == 7
     assert events[-1]["choices"] == []
-
-
-@pytest.mark.usefixtures("vllm")
-async def test_a_backend_that_refuses_to_give_tokens_is_asked_without(agent: Agent, engine: FakeEngine) -> None:
-    engine.faults = ["rejects_fields", None]
-    assert await status_of(agent.chat()) == 200
-    assert ["return_token_ids" in received.fields for received in engine.received] == [True, False]
-    assert (await agent.spans())[0].attributes["agentlightning.has_token_ids"] is False
 
 
 async def test_what_the_option_opens_passes_through_untouched(
@@ -373,3 +367,44 @@ async def test_nothing_is_left_of_calls_that_have_ended(
     assert (status["in_flight"], status["waiting"], status["unsent_spans"]) == (0, 0, 0)
     assert [replica["in_flight"] for replica in status["replicas"]] == [0]
     proxy.set_store(InMemoryLightningStore())  # refused where a call has not ended
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("port", "abc", "it has to be a whole number"),
+        ("port", 70000, "it has to be 65535 or less"),
+        ("host", 5, "it has to be a text"),
+        ("allow_unattributed", "no", "it has to be true or false"),
+        ("num_retries", 1.5, "it has to be a whole number"),
+        ("max_concurrent_calls", 0, "it has to be more than 0"),
+        ("pause_seconds", -3, "it has to be 0 or more"),
+        ("pause_seconds", float("nan"), "it has to be a finite number"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=f"^LLMProxy: {option} is .*; {wanted}"):
+        LLMProxy(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("timeout", 0, "it has to be more than 0"),
+        ("stream_timeout", "soon", "it has to be a number"),
+        ("max_connections", 2.5, "it has to be a whole number"),
+        ("headers", {"x": 5}, "it has to be a text"),
+        ("api_key", 5, "it has to be a text"),
+    ],
+)
+def test_a_wrong_value_of_a_backend_names_its_entry(option: str, value: Any, wanted: str) -> None:
+    params = {"model": "hosted_vllm/small", "api_base": "http://127.0.0.1:1/v1", option: value}
+    entry = {"model_name": "small", "litellm_params": params}
+    with pytest.raises(ConfigError, match=rf"^model_list\[0\] \(small\): backend 'openai': {option}.* is .*; {wanted}"):
+        make_replicas([entry], default_registry())
+
+
+def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as told:
+        LLMProxy(key=31415926)  # type: ignore[arg-type]
+    assert "31415926" not in str(told.value)

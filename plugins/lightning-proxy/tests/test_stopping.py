@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from lightning_proxy import running
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent, Serve
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
@@ -72,10 +72,10 @@ async def test_a_stream_under_way_ends_with_an_error_event(
 
 
 async def test_a_call_that_waits_for_new_weights_does_not_reach_the_engine(
-    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+    serve: Serve, engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
     clock = FakeClock()
-    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    agent = await serve(clock=clock)
     await agent.proxy.pause()
     call = asyncio.ensure_future(told(agent.chat()))
     await clock.until_waiting()

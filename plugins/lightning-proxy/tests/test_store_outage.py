@@ -8,7 +8,7 @@ import pytest
 from lightning_proxy import outbox
 from lightning_proxy.outbox import CallsLost
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, status_of
 
 from lightning_core.errors import InvalidRequest, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
@@ -65,10 +65,10 @@ async def say(agent: Agent, text: str) -> int:
 
 
 async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+    serve: Serve, store: Unreliable, clock: FakeClock
 ) -> None:
-    proxy = await make_proxy(engine, clock=clock)
-    agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(3)]
+    agent = await serve(clock=clock)
+    agents, proxy = [agent, await agent.another(), await agent.another()], agent.proxy
     for agent in agents:
         assert await say(agent, "before") == 200
         await agent.spans()
@@ -90,10 +90,8 @@ async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
     assert (await proxy.status())["unsent_spans"] == 0
 
 
-async def test_what_was_sent_twice_is_there_once(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+async def test_what_was_sent_twice_is_there_once(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
+    agent = await serve(clock=clock)
     store.loses_answers = True
     assert await say(agent, "once") == 200
     flushing = asyncio.create_task(agent.spans())
@@ -103,28 +101,23 @@ async def test_what_was_sent_twice_is_there_once(
 
 
 async def test_the_end_of_an_attempt_waits_for_the_store_and_says_when_it_does_not_come(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+    serve: Serve, store: Unreliable, clock: FakeClock
 ) -> None:
-    proxy = await make_proxy(engine, clock=clock)
-    rollout = await store.start_rollout({})
-    agent = Agent(http, proxy, rollout)
+    agent = await serve(clock=clock)
     assert await say(agent, "x") == 200
     store.is_away = True
-    flushing = asyncio.create_task(proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id))
+    flushing = asyncio.create_task(agent.spans())
     await clock.until_waiting(2)
     await clock.advance(31)
     with pytest.raises(StoreUnavailable, match="did not take 1 model calls of attempt"):
         await flushing
     store.is_away = False
     await clock.advance(10)
-    assert len(await store.query_spans(rollout.rollout_id)) == 1
+    assert len(await agent.spans()) == 1
 
 
-async def test_no_call_begins_when_too_much_has_piled_up(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
-) -> None:
-    proxy = await make_proxy(engine, clock=clock, max_unsent_spans=2)
-    agent = Agent(http, proxy, await store.start_rollout({}))
+async def test_no_call_begins_when_too_much_has_piled_up(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
+    agent = await serve(clock=clock, max_unsent_spans=2)
     assert await say(agent, "x") == 200
     await agent.spans()
     store.is_away = True
@@ -140,11 +133,10 @@ async def test_no_call_begins_when_too_much_has_piled_up(
 
 
 async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+    serve: Serve, store: Unreliable, clock: FakeClock
 ) -> None:
-    proxy = await make_proxy(engine, clock=clock)
-    gone, stays = [await store.start_rollout({}) for _ in range(2)]
-    agents = [Agent(http, proxy, rollout) for rollout in (gone, stays)]
+    agent = await serve(clock=clock)
+    agents, proxy, gone = [agent, await agent.another()], agent.proxy, agent.rollout
     for agent in agents:
         assert await say(agent, "x") == 200
         await agent.spans()
@@ -175,7 +167,8 @@ async def test_a_span_that_the_store_refuses_takes_no_other_with_it_and_the_end_
 ) -> None:
     store = Strict()
     proxy = await make_proxy(engine, store=store, clock=clock)
-    unlucky, lucky = [Agent(http, proxy, await store.start_rollout({})) for _ in range(2)]
+    unlucky = Agent(http, proxy, await store.start_rollout({}))
+    lucky = await unlucky.another()
     for agent in (unlucky, lucky):
         assert await say(agent, "before") == 200
         await agent.spans()
@@ -191,10 +184,7 @@ async def test_a_span_that_the_store_refuses_takes_no_other_with_it_and_the_end_
     assert (await proxy.status())["lost_spans"] == 1
 
 
-async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
+async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(agent: Agent) -> None:
     half = "\ud83d"
     assert await status_of(agent.chat(stop=[half])) == 200
     assert await status_of(agent.chat(model=half)) == 404
@@ -202,10 +192,8 @@ async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(
         assert span.model_dump_json().encode()
 
 
-async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
-    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
-) -> None:
-    agent = Agent(http, await make_proxy(engine, flush_grace_seconds=0.01), await store.start_rollout({}))
+async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(flush_grace_seconds=0.01)
     assert await say(agent, "before") == 200
     engine.hold = asyncio.Event()
     engine.began.clear()
@@ -219,15 +207,10 @@ async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
 
 @pytest.mark.usefixtures("vllm")
 async def test_large_spans_go_in_several_batches(
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    store: Unreliable,
-    clock: FakeClock,
-    http: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, store: Unreliable, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "_BATCH_BYTES", 100_000)  # the engine answers with five bytes for each of a prompt
-    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    agent = await serve(clock=clock)
     assert await say(agent, "before") == 200
     await agent.spans()
     store.is_away = True

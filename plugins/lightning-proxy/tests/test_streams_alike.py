@@ -198,18 +198,3 @@ def test_chat(messages: list[Fields]) -> None:
     streamed, read = assembled("/chat/completions", chat_events(whole)), DIALECTS["/chat/completions"].read(whole)
     assert output_messages(streamed) == output_messages(read)
     assert (streamed.id, streamed.output_tokens, streamed.reasoning_tokens) == ("c", 5, 1)
-
-
-@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=2))
-def test_completions(texts: list[str]) -> None:
-    choices = [{"index": place, "text": text, "finish_reason": "stop"} for place, text in enumerate(texts)]
-    whole = {"id": "c", "model": "gpt", "choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
-
-    def events() -> Iterator[Fields]:
-        for choice in choices:
-            for piece in halves(str(choice["text"])):
-                yield {**whole, "usage": None, "choices": [{**choice, "text": piece, "finish_reason": None}]}
-            yield {**whole, "usage": None, "choices": [{**choice, "text": ""}]}
-        yield {**whole, "choices": []}
-
-    assert_alike("/completions", whole, events())

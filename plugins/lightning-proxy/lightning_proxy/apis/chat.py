@@ -229,12 +229,7 @@ def _logprobs(given: Any) -> list[Any] | None:
     if isinstance(flat := found.get("token_logprobs"), list):
         return flat
     content = found.get("content")
-    if not isinstance(content, list):
-        return None
-    try:
-        return [entry["logprob"] for entry in content]
-    except (KeyError, TypeError):  # from an engine of its own ways
-        return [entry.get("logprob") for entry in objects(content)]
+    return [entry.get("logprob") for entry in objects(content)] if isinstance(content, list) else None
 
 
 def _prompt(answer: Fields, choices: list[Fields]) -> list[int] | None:

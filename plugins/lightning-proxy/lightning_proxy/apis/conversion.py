@@ -19,12 +19,13 @@ from lightning_proxy.request import Refused, invalid
 
 NOT_CONVERTIBLE = "not_convertible"
 
-SAME_IN_CHAT = frozenset(
-    {
+SAME_IN_CHAT = {
+    name: name
+    for name in (
         *("model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "chat_template_kwargs"),
-    }
-)
+    )
+}
 """What has the same name and meaning in chat; some of it engines add to their APIs."""
 
 
@@ -418,8 +419,12 @@ class ConvertibleDialect(Dialect):
     """Whether no backend is asked in this API."""
     hosted_tools: ClassVar[tuple[str, ...]] = ()
     """How the types of tools begin that the provider of this API runs itself. An engine does not have them."""
-    known: ClassVar[frozenset[str]] = frozenset()
-    """The fields of a request that are converted, left out for a reason, or refused; empty where `to_chat` looks."""
+    same: ClassVar[Mapping[str, str]] = {}
+    """The fields of a request that have the same meaning in chat, and their names there."""
+    taken: ClassVar[frozenset[str]] = frozenset()
+    """Its other fields that are converted, or left out for a reason."""
+    refused: ClassVar[frozenset[str]] = frozenset()
+    """Its fields whose loss would make it another question."""
 
     def without_hosted_tools(self, fields: Fields) -> tuple[Fields, list[str]]:
         """Return a request without the tools that its provider would run, and their types."""
@@ -436,12 +441,19 @@ class ConvertibleDialect(Dialect):
         return fields, dropped
 
     def without_hints(self, fields: Fields) -> tuple[Fields, list[str]]:
-        """Return a request without the fields that nothing is known of, and their names.
-
-        Newer clients send them; those whose loss would make it another question are in `known`.
-        """
-        hints = [name for name, value in fields.items() if self.known and name not in self.known and value is not None]
+        """Return a request without the fields that nothing is known of, as newer clients send them, and their names."""
+        known = self.same.keys() | self.taken | self.refused
+        hints = [name for name, value in fields.items() if known and name not in known and value is not None]
         return {name: value for name, value in fields.items() if name not in hints} if hints else fields, hints
+
+    def same_in_chat(self, fields: Fields) -> Fields:
+        """Return what has the same meaning in chat, by its names there.
+
+        Raises:
+            Refused: Names a field that cannot be converted.
+        """
+        require_known(fields, self.same.keys() | self.taken)
+        return {name: fields[own] for own, name in self.same.items() if fields.get(own) is not None}
 
     def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
         """Return the words by which clients of this API know that a conversation is too long, and make it shorter.

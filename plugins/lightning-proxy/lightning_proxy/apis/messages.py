@@ -45,17 +45,6 @@ from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.request import Refused, anthropic_error, invalid
 from lightning_proxy.sse import ServerEvent
 
-_CONVERTED = frozenset(
-    {
-        *("messages", "system", "max_tokens", "stop_sequences", "tools", "tool_choice"),
-        *("output_config", "context_management"),
-    }
-)
-_WITHOUT_MEANING = frozenset({"metadata", "service_tier", "cache_control", "thinking", "inference_geo", "speed"})
-"""Of whose it is, how fast it is, where it is kept; whether a model reasons is up to its chat template."""
-_REFUSED = frozenset({"container", "mcp_servers"})
-"""Tools that the provider runs, and where."""
-
 _CACHED = frozenset({"type", "cache_control"})
 _TOOL = frozenset({"name", "description", "input_schema", "strict", "eager_input_streaming", *_CACHED})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -78,7 +67,15 @@ class MessagesDialect(ConvertibleDialect):
     operation = "chat"
     provider = "anthropic"
     names: ClassVar = {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)}
-    known = SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING | _REFUSED
+    same: ClassVar = {**SAME_IN_CHAT, "max_tokens": "max_tokens", "stop_sequences": "stop"}
+    taken = frozenset(
+        {
+            *("messages", "system", "tools", "tool_choice", "output_config", "context_management"),
+            # Of whose it is, how fast it is, where it is kept; whether a model reasons is up to its chat template.
+            *("metadata", "service_tier", "cache_control", "thinking", "inference_geo", "speed"),
+        }
+    )
+    refused = frozenset({"container", "mcp_servers"})  # tools that the provider runs, and where
     hosted_tools = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
 
     def read(self, answer: Fields) -> Answer:
@@ -139,13 +136,8 @@ class MessagesDialect(ConvertibleDialect):
         return b"event: error\ndata: " + dump(self.error(refused)) + b"\n\n"
 
     def to_chat(self, fields: Fields) -> Fields:
-        require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
-        chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
+        chat = self.same_in_chat(fields)
         chat["messages"] = [*_system(fields.get("system")), *_chat_messages(fields.get("messages"))]
-        if fields.get("max_tokens") is not None:
-            chat["max_tokens"] = fields["max_tokens"]
-        if fields.get("stop_sequences"):
-            chat["stop"] = fields["stop_sequences"]
         if tools := [_tool(tool, name) for name, tool in named_objects(fields.get("tools"), "tools")]:
             chat["tools"] = tools
         if fields.get("tool_choice") is not None:

@@ -46,22 +46,6 @@ from lightning_proxy.jsons import dump, text
 from lightning_proxy.request import Refused, invalid
 from lightning_proxy.sse import ServerEvent
 
-_CONVERTED = frozenset(
-    {
-        *("input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
-        *("reasoning", "include", "truncation", "stop"),
-    }
-)
-_WITHOUT_MEANING = frozenset(
-    {
-        *("metadata", "user", "safety_identifier", "service_tier", "client_metadata", "store", "stream_options"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
-    }
-)
-"""Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs, which are refused."""
-_REFUSED = frozenset({"prompt", "conversation", "background", "previous_response_id", "top_logprobs"})
-"""What is said elsewhere, or asks for another kind of answer."""
-
 _MESSAGE = frozenset({"type", "id", "role", "content", "status", "phase"})
 _CALL = frozenset({"type", "id", "call_id", "name", "namespace", "arguments", "status"})
 _RESULT = frozenset({"type", "id", "call_id", "output", "status"})
@@ -90,7 +74,18 @@ class ResponsesDialect(ConvertibleDialect):
     operation = "chat"
     is_stored = True
     names: ClassVar = {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)}
-    known = SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING | _REFUSED
+    same: ClassVar = {**SAME_IN_CHAT, "max_output_tokens": "max_tokens", "stop": "stop"}
+    taken = frozenset(
+        {
+            *("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "include"),
+            "truncation",
+            # Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs.
+            *("metadata", "user", "safety_identifier", "service_tier", "client_metadata", "store", "stream_options"),
+            *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+        }
+    )
+    # What is said elsewhere, or asks for another kind of answer.
+    refused = frozenset({"prompt", "conversation", "background", "previous_response_id", "top_logprobs"})
     hosted_tools = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp", "tool_search")
 
     def read(self, answer: Fields) -> Answer:
@@ -173,7 +168,7 @@ class ResponsesDialect(ConvertibleDialect):
         return b"event: error\ndata: " + dump(event) + b"\n\n"
 
     def to_chat(self, fields: Fields) -> Fields:
-        require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
+        chat = self.same_in_chat(fields)
         if fields.get("truncation") not in (None, "disabled"):
             raise unconvertible("truncation", f"is {fields['truncation']!r:.100}; say 'disabled'")
         include = fields.get("include") or []
@@ -181,7 +176,6 @@ class ResponsesDialect(ConvertibleDialect):
             raise invalid(f"include is {include!r:.100}; it is a list of texts")
         if "message.output_text.logprobs" in include:
             raise unconvertible("include", "asks for log-probabilities; leave them out, they are recorded anyhow")
-        chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
         instructions = fields.get("instructions")
         if not isinstance(instructions, str | None):
             raise unconvertible("instructions", "is not a text; say it in input")
@@ -189,10 +183,6 @@ class ResponsesDialect(ConvertibleDialect):
         chat["messages"] = [*system, *_chat_messages(fields.get("input"))]
         if not chat["messages"]:
             raise invalid("input is empty; say what the model is to answer")
-        if fields.get("stop") is not None:  # vLLM's, and what `models` sets
-            chat["stop"] = fields["stop"]
-        if fields.get("max_output_tokens") is not None:
-            chat["max_tokens"] = fields["max_output_tokens"]
         if tools := _chat_tools(fields.get("tools")):
             chat["tools"] = tools
             if fields.get("parallel_tool_calls") is not None:
