@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -30,8 +30,7 @@ _ROLLOUT_ID = LightningResourceAttributes.ROLLOUT_ID.value
 _ATTEMPT_ID = LightningResourceAttributes.ATTEMPT_ID.value
 _SEQUENCE_ID = LightningResourceAttributes.SPAN_SEQUENCE_ID.value
 
-_STATUSES = tuple(TraceStatus(status_code=code) for code in ("UNSET", "OK", "ERROR"))
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
+_STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
 
 
 class MalformedTraces(ValueError):
@@ -161,30 +160,27 @@ def _span(
         ],
         links=[
             Link(
-                context=_context(item.trace_id.hex(), item.span_id.hex(), item.trace_state, item.flags),
+                context=_context(item.trace_id.hex(), item.span_id.hex(), item.trace_state),
                 attributes=_attributes(item.attributes),
             )
             for item in span.links
         ],
         start_time=_seconds(span.start_time_unix_nano),
         end_time=_seconds(span.end_time_unix_nano),
-        context=_context(trace_id, span_id, span.trace_state, 0),
-        parent=None if parent_id is None else _context(trace_id, parent_id, "", span.flags),
+        context=_context(trace_id, span_id, span.trace_state),
+        parent=None if parent_id is None else _context(trace_id, parent_id),
         resource=resource,
     )
 
 
 def _status(code: int, message: str) -> TraceStatus:
-    plain = _STATUSES[code] if 0 <= code < len(_STATUSES) else _STATUSES[0]
-    return TraceStatus(status_code=plain.status_code, description=message) if message else plain
+    known = _STATUSES[code] if 0 <= code < len(_STATUSES) else "UNSET"
+    return TraceStatus(status_code=known, description=message or None)
 
 
-def _context(trace_id: str, span_id: str, trace_state: str, flags: int) -> SpanContext:
-    is_remote = bool(flags & _HAS_IS_REMOTE and flags & _IS_REMOTE)
-    if not trace_state:
-        return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote)
+def _context(trace_id: str, span_id: str, trace_state: str = "") -> SpanContext:
     state = dict(entry.strip().partition("=")[::2] for entry in trace_state.split(",") if "=" in entry)
-    return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote, trace_state=state)
+    return SpanContext(trace_id=trace_id, span_id=span_id, trace_state=state)
 
 
 def _seconds(nanoseconds: int) -> float | None:
