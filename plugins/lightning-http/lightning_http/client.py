@@ -28,6 +28,7 @@ from lightning_core.types import (
     Rollout,
     Span,
 )
+from lightning_core.types.span import plain_attributes
 from lightning_http import wire
 from lightning_http.connection import Answer, Connection
 from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, PREFIX, REQUEST_HEADER, RUN_HEADER, TRACES_PATH
@@ -348,7 +349,15 @@ class LightningStoreClient(_Complete):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         given = list(spans)
-        numbers = (await self._ask("POST", "/spans/bulk", {"spans": given})).data()["sequence_ids"]
+        try:
+            numbers = (await self._ask("POST", "/spans/bulk", {"spans": given})).data()["sequence_ids"]
+        except InvalidRequest as exc:
+            try:  # the server only sees what JSON made of a span, if it made anything
+                for span in given:
+                    plain_attributes(span.attributes)
+            except ValueError as fault:
+                raise InvalidRequest(str(fault)) from exc
+            raise
         return [
             span if span.sequence_id == number else span.model_copy(update={"sequence_id": number})
             for span, number in zip(given, numbers, strict=True)
