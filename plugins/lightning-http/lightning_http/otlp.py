@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -30,7 +30,7 @@ _ROLLOUT_ID = LightningResourceAttributes.ROLLOUT_ID.value
 _ATTEMPT_ID = LightningResourceAttributes.ATTEMPT_ID.value
 _SEQUENCE_ID = LightningResourceAttributes.SPAN_SEQUENCE_ID.value
 
-_STATUSES: tuple[Literal["UNSET", "OK", "ERROR"], ...] = ("UNSET", "OK", "ERROR")
+_STATUSES = tuple(TraceStatus(status_code=code) for code in ("UNSET", "OK", "ERROR"))
 
 
 class MalformedTraces(ValueError):
@@ -174,11 +174,13 @@ def _span(
 
 
 def _status(code: int, message: str) -> TraceStatus:
-    known = _STATUSES[code] if 0 <= code < len(_STATUSES) else "UNSET"
-    return TraceStatus(status_code=known, description=message or None)
+    plain = _STATUSES[code] if 0 <= code < len(_STATUSES) else _STATUSES[0]
+    return TraceStatus(status_code=plain.status_code, description=message) if message else plain
 
 
 def _context(trace_id: str, span_id: str, trace_state: str = "") -> SpanContext:
+    if not trace_state:
+        return SpanContext(trace_id=trace_id, span_id=span_id)
     state = dict(entry.strip().partition("=")[::2] for entry in trace_state.split(",") if "=" in entry)
     return SpanContext(trace_id=trace_id, span_id=span_id, trace_state=state)
 
