@@ -112,12 +112,13 @@ def has(found: Any, earlier: Any) -> bool:
 
 
 def test_runs_are_listed_and_shown_as_they_were(folder: Path, expected: Any) -> None:
+    pytest.importorskip("lightning_viewer", reason="it has agl show")
     finished, killed = expected["runs"]
     assert has(json.loads(agl(folder, "runs", "--json")), [finished, killed])
     manifest = json.loads(Path(finished["folder"], "manifest.json").read_text())
-    shown = json.loads(agl(folder, "runs", "show", "--json", finished["id"]))
+    shown = json.loads(agl(folder, "show", "--json", finished["id"]))
     assert has(shown, {"standing": "succeeded", **manifest})
-    assert agl(folder, "runs", "show", killed["id"]).startswith(f"{killed['id']}  killed\n")
+    assert agl(folder, "show", killed["id"]).startswith(f"{killed['id']}  killed\n")
 
 
 def test_run_that_was_killed_goes_on_where_it_was(folder: Path, expected: Any) -> None:

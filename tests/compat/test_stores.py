@@ -191,11 +191,3 @@ def _until_closed(store: LightningStoreThreaded) -> None:
         if thread.name == "store":
             thread.join(20)
     asyncio.run(store.update_resources("rs-late", {}))
-
-
-def test_a_memory_store_is_made_threaded_without_a_running_loop() -> None:
-    store = LightningStoreThreaded(agl.InMemoryLightningStore())
-    rollout = asyncio.run(store.enqueue_rollout("a"))
-    with ThreadPoolExecutor(2) as threads:
-        claims = list(threads.map(lambda _: asyncio.run(store.dequeue_rollout(wait_seconds=0)), range(2)))
-    assert [each.rollout_id for each in claims if each] == [rollout.rollout_id]

@@ -17,7 +17,7 @@ from lightning_core.registry import default_registry
 from lightning_core.types import Span
 from lightning_http.auth import Role
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PROMETHEUS_PATH, TRACES_PATH
-from lightning_http.routing import (
+from lightning_http.routes import (
     ERRORS,
     ByAttempt,
     ByRunner,
@@ -25,8 +25,8 @@ from lightning_http.routing import (
     make_router,
     read_json_body,
     serve,
+    table_routes,
 )
-from lightning_http.table_routes import table_routes
 from lightning_http.traces import ANSWERS, REQUEST, keep_traces
 from lightning_http.wire import from_any_json
 

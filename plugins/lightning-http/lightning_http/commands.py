@@ -1,6 +1,5 @@
 """`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
-import functools
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -81,13 +80,6 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     help="The least level of the logs to show.",
 )
 @click.option("--n-workers", type=_AT_LEAST_ONE, help="Without effect: one process serves.")
-@click.option(
-    "--tracker",
-    multiple=True,
-    type=click.Choice(["prometheus", "console"]),
-    help="What else gets the counts of GET /metrics: console, which is in lightning-legacy, writes a line of them from "
-    "time to time. Prometheus always reads them.",
-)
 @click.pass_context
 def store(
     context: click.Context,
@@ -105,7 +97,6 @@ def store(
     drain_seconds: float,
     log_level: str,
     n_workers: int | None,
-    tracker: tuple[str, ...],
 ) -> None:
     """Serve a store over HTTP until SIGTERM or Ctrl-C.
 
@@ -123,7 +114,6 @@ def store(
         return
     # Imported here, so that listing the commands stays fast.
     import gc
-    import importlib
     import sys
 
     import uvloop
@@ -132,7 +122,6 @@ def store(
     from lightning_core.registry import default_registry
     from lightning_core.store.base import LightningStore
     from lightning_core.store.run_end import note_served, served_run
-    from lightning_core.store.tracking import MetricsBackend
     from lightning_http.metrics import PrometheusMetricsBackend
     from lightning_http.server import LightningStoreServer
 
@@ -140,7 +129,7 @@ def store(
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
     named = {"path": path, "partition_id": partition_id, "run_id": run_id}
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, Any] = {"tracker": PrometheusMetricsBackend()}
     if context.get_parameter_source("uri") is ParameterSource.ENVIRONMENT:
         defaults["uri"] = uri  # it may be there for another store
     else:
@@ -149,13 +138,6 @@ def store(
     show_warnings(context, level=log_level)
     if n_workers is not None and n_workers > 1:
         click.echo("--n-workers has no effect: one process serves; several can serve one database", err=True)
-
-    counts: MetricsBackend = PrometheusMetricsBackend()
-    if "console" in tracker:
-        former = importlib.import_module("lightning_core.utils.metrics")  # of lightning-legacy
-        console = former.ConsoleMetricsBackend(write=functools.partial(click.echo, err=True))
-        counts = former.MultiMetricsBackend([counts, console])
-    defaults["tracker"] = counts
 
     async def serve() -> None:
         try:
@@ -175,7 +157,6 @@ def store(
                     runner_key=runner_key,
                     cors_allow_origins=cors_origin,
                     drain_seconds=drain_seconds,
-                    tracker=counts,
                 )
                 await note_served(served)
                 await server.start()

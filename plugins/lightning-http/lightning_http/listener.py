@@ -1,10 +1,8 @@
 """uvicorn inside the caller's event loop: no signals, no polling, and a socket that is bound here."""
 
 import asyncio
-import contextlib
 import functools
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -73,65 +71,36 @@ class Listener(uvicorn.Server):
             )
         )
         self._socket = bound
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._seconds = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Return when connections are accepted."""
-        self._task = asyncio.create_task(self.serve(sockets=[self._socket]), name="store server")
-        ready = asyncio.create_task(self._ready.wait())
-        try:
-            await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-            await asyncio.gather(ready, return_exceptions=True)
-        if self._task.done():
-            self._task.result()
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        self._starting = asyncio.create_task(self.startup(sockets=[self._socket]), name="store server")
+        await asyncio.shield(self._starting)
 
     async def close(self, *, seconds: float) -> None:
         """Accept nothing more, give requests so many seconds to end, and return when nothing is left."""
-        if self._task is None:
+        if self._starting is None:
             self._socket.close()
             return
-        self._seconds = seconds
-        self._stop.set()
-        await self._task
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the process's signals alone."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
-        await super().startup(sockets)
-        self._ready.set()
-
-    async def main_loop(self) -> None:
-        """Return when it is time to stop."""
-        await self._stop.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the socket and the connections; cancel the requests that do not end in time."""
+        await asyncio.wait({self._starting})
         loop = asyncio.get_running_loop()
         if isinstance(loop, asyncio.SelectorEventLoop):
             # asyncio loses a connection, unclosed, that it has accepted when its server is closed but not yet made a
             # transport of (https://github.com/python/cpython/issues/109564). So accept no more, and let it do that.
-            for bound in sockets or []:
-                loop.remove_reader(bound)
+            loop.remove_reader(self._socket)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
         for server in self.servers:
             server.close()
-        for bound in sockets or []:
-            bound.close()
+        self._socket.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         tasks = set(self.server_state.tasks)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._seconds)
+            _, late = await asyncio.wait(tasks, timeout=seconds)
             for task in late:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

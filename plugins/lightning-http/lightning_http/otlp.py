@@ -31,7 +31,6 @@ _ATTEMPT_ID = LightningResourceAttributes.ATTEMPT_ID.value
 _SEQUENCE_ID = LightningResourceAttributes.SPAN_SEQUENCE_ID.value
 
 _STATUSES = tuple(TraceStatus(status_code=code) for code in ("UNSET", "OK", "ERROR"))
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 
 
 class MalformedTraces(ValueError):
@@ -161,15 +160,15 @@ def _span(
         ],
         links=[
             Link(
-                context=_context(item.trace_id.hex(), item.span_id.hex(), item.trace_state, item.flags),
+                context=_context(item.trace_id.hex(), item.span_id.hex(), item.trace_state),
                 attributes=_attributes(item.attributes),
             )
             for item in span.links
         ],
         start_time=_seconds(span.start_time_unix_nano),
         end_time=_seconds(span.end_time_unix_nano),
-        context=_context(trace_id, span_id, span.trace_state, 0),
-        parent=None if parent_id is None else _context(trace_id, parent_id, "", span.flags),
+        context=_context(trace_id, span_id, span.trace_state),
+        parent=None if parent_id is None else _context(trace_id, parent_id),
         resource=resource,
     )
 
@@ -179,12 +178,11 @@ def _status(code: int, message: str) -> TraceStatus:
     return TraceStatus(status_code=plain.status_code, description=message) if message else plain
 
 
-def _context(trace_id: str, span_id: str, trace_state: str, flags: int) -> SpanContext:
-    is_remote = bool(flags & _HAS_IS_REMOTE and flags & _IS_REMOTE)
+def _context(trace_id: str, span_id: str, trace_state: str = "") -> SpanContext:
     if not trace_state:
-        return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote)
+        return SpanContext(trace_id=trace_id, span_id=span_id)
     state = dict(entry.strip().partition("=")[::2] for entry in trace_state.split(",") if "=" in entry)
-    return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote, trace_state=state)
+    return SpanContext(trace_id=trace_id, span_id=span_id, trace_state=state)
 
 
 def _seconds(nanoseconds: int) -> float | None:

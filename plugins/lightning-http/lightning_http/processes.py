@@ -198,13 +198,8 @@ class ProcessesStrategy(ExecutionStrategy):
                 await self._watch(leader, working, known)
             except BaseException as exc:
                 await self._end(leader, working, known, runners, raised=exc)
-                if self.serves(store):
-                    seconds = min(self.graceful_timeout, INTERRUPTED_SECONDS)
-                    await _while_others_come_back(known, runners.tokens, seconds)
                 raise
             await self._end(leader, working, known, runners)
-            if self.serves(store):
-                await _while_others_come_back(known, runners.tokens, self.graceful_timeout)
 
     async def _watch(self, leader: "asyncio.Task[None]", working: "asyncio.Task[None]", store: LightningStore) -> None:
         """Return when the algorithm has ended."""
@@ -225,20 +220,21 @@ class ProcessesStrategy(ExecutionStrategy):
         *,
         raised: BaseException | None = None,
     ) -> None:
+        seconds = self.graceful_timeout if raised is None else min(self.graceful_timeout, INTERRUPTED_SECONDS)
         try:
             telling = asyncio.create_task(signal_run_end(store, raised=raised), name="word of the end")
             leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
             if raised is None:
                 await telling
-                # Those that wait for work have heard of the end.
-                await runners.stop(self.graceful_timeout, busy=await _busy_workers(store))
-            else:
-                await runners.stop(min(self.graceful_timeout, INTERRUPTED_SECONDS))
+            # Where they have heard of the end, those that wait for work leave by themselves.
+            await runners.stop(seconds, busy=await _busy_workers(store) if raised is None else None)
             await leading
             await telling
         finally:
             runners.close()
             await end_tasks([working], raised=raised)
+        if self.serves(store):
+            await _while_others_come_back(store, runners.tokens, seconds)
 
     @asynccontextmanager
     async def _reachable(

@@ -1,6 +1,5 @@
 """Client, server and command take what agentlightning 0.3's take."""
 
-import asyncio
 import urllib.request
 
 import aiohttp
@@ -8,7 +7,7 @@ import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_legacy.names import PythonServerLauncherArgs
 
-from lightning_core.errors import ConfigError, StoreClosed, StoreError, StoreUnavailable
+from lightning_core.errors import ConfigError, StoreClosed, StoreError
 
 
 def blocking_get(url: str) -> bytes:
@@ -40,14 +39,6 @@ async def test_a_client_is_made_with_0_3s_options_and_has_its_names(server, memo
     await client.close()
     with pytest.raises(StoreClosed):
         await client.statistics()
-
-
-async def test_no_retry_delays_are_no_retries(unused_tcp_port):
-    with pytest.warns(DeprecationWarning, match="retry_delays"):
-        client = LightningStoreClient(f"http://127.0.0.1:{unused_tcp_port}", retry_delays=())
-    with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(client.statistics(), 20)
-    await client.close()
 
 
 @pytest.mark.parametrize("launch_mode", ["thread", "mp"])

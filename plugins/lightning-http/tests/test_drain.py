@@ -70,21 +70,15 @@ async def test_what_does_not_end_in_time_is_left_to_its_lease_or_released(memory
     assert attempt.metadata == {"fault": "the store's server was stopped while it ran"}
 
 
-async def test_a_second_word_ends_the_wait(busy, memory):
-    async with LightningStoreClient(busy.url) as client:
-        await client.dequeue_rollout("w-1")
-        draining = asyncio.create_task(busy.drain())
-        await client.statistics()
-        assert not draining.done()
-        busy.hurry()
-        await draining
-
-
-async def test_attempts_of_every_run_are_waited_for(busy, memory):
+@pytest.mark.parametrize("ends", ["they end", "it is told again"])
+async def test_attempts_of_every_run_are_waited_for_until(busy, memory, ends):
     async with LightningStoreClient(busy.url, run_id="run-2") as client:
         started = await client.start_rollout("a")
         draining = asyncio.create_task(busy.drain())
         await client.statistics()
         assert not draining.done()
-        await client.update_attempt(started.rollout_id, "latest", status="failed")
+        if ends == "they end":
+            await client.update_attempt(started.rollout_id, "latest", status="failed")
+        else:
+            busy.hurry()
         await draining

@@ -190,7 +190,7 @@ async def test_bodies_and_pages_have_a_limit(memory, ask, monkeypatch):
         status, answer = await ask("GET", f"{url}/rollouts?limit=10001")
         message = "limit is '10001': Input should be less than or equal to 10000"
         assert (status, answer["message"]) == (422, message)
-        monkeypatch.setattr("lightning_http.table_routes.MAX_PAGE", 5)
+        monkeypatch.setattr("lightning_http.routes.MAX_PAGE", 5)
         status, answer = await ask("GET", f"{url}/rollouts")
         assert status == 400
         assert "12 match; a page of this store holds at most 5" in answer["message"]

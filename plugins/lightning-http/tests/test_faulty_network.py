@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
-import pytest
 from aiohttp import web
 from lightning_http import LightningStoreClient, LightningStoreServer
 
@@ -16,7 +15,7 @@ from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import EnqueueRolloutRequest, Span
 
 SEED = 20_261_121
-MANY = int(os.environ.get("AGL_TEST_ROLLOUTS", "2000"))
+ROLLOUTS = int(os.environ.get("AGL_TEST_ROLLOUTS", "150"))
 """AGL_TEST_ROLLOUTS=10000 takes some minutes."""
 PASSED_ON = ("content-type", "x-agl-run", "x-agl-request-id", "x-agl-pending", "authorization")
 
@@ -107,8 +106,8 @@ class FaultyProxy:
         return web.Response(status=500)
 
 
-async def run_through(rollouts: int, *, runners: int, with_spans: bool) -> tuple[InMemoryLightningStore, Counter[str]]:
-    """Let runners bring rollouts to their end through a faulty proxy, and count how often each was executed."""
+async def run_through(rollouts: int, *, runners: int) -> InMemoryLightningStore:
+    """Let runners bring rollouts to their end through a faulty proxy, each of them once."""
     memory = InMemoryLightningStore()
     executed: Counter[str] = Counter()
     async with LightningStoreServer(memory) as server:
@@ -125,12 +124,11 @@ async def run_through(rollouts: int, *, runners: int, with_spans: bool) -> tuple
                 while (claimed := await workers.dequeue_rollout(name)) is not None:
                     executed[claimed.rollout_id] += 1
                     own = claimed.attempt.attempt_id
-                    if with_spans:
-                        spans = [
-                            Span.from_attributes(rollout_id=claimed.rollout_id, attempt_id=own, attributes={"n": n})
-                            for n in range(2)
-                        ]
-                        await workers.add_many_spans(spans)
+                    spans = [
+                        Span.from_attributes(rollout_id=claimed.rollout_id, attempt_id=own, attributes={"n": n})
+                        for n in range(2)
+                    ]
+                    await workers.add_many_spans(spans)
                     await workers.update_attempt(claimed.rollout_id, own, status="succeeded")
 
             async with asyncio.TaskGroup() as group:
@@ -142,24 +140,13 @@ async def run_through(rollouts: int, *, runners: int, with_spans: bool) -> tuple
             await workers.aclose()
         assert set(proxy.done) == set(proxy._faults), proxy.done
     assert executed == dict.fromkeys(ids, 1)
-    return memory, executed
-
-
-async def check(memory: InMemoryLightningStore, rollouts: int, *, spans: int) -> None:
-    found = await memory.query_rollouts()
-    assert sorted(item.input for item in found) == list(range(rollouts))
-    assert {item.status for item in found} == {"succeeded"}
-    statistics = await memory.statistics()
-    assert (statistics["total_attempts"], statistics["total_spans"]) == (rollouts, spans)
+    return memory
 
 
 async def test_each_rollout_ends_once_with_its_spans() -> None:
-    memory, _ = await run_through(150, runners=8, with_spans=True)
-    await check(memory, 150, spans=300)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-async def test_thousands_of_rollouts_end_exactly_once_each() -> None:
-    memory, _ = await run_through(MANY, runners=64, with_spans=False)
-    await check(memory, MANY, spans=0)
+    memory = await run_through(ROLLOUTS, runners=8)
+    found = await memory.query_rollouts()
+    assert sorted(item.input for item in found) == list(range(ROLLOUTS))
+    assert {item.status for item in found} == {"succeeded"}
+    statistics = await memory.statistics()
+    assert (statistics["total_attempts"], statistics["total_spans"]) == (ROLLOUTS, 2 * ROLLOUTS)

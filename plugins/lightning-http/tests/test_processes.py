@@ -490,8 +490,6 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
     [
         ({"role": "boss"}, "role is 'boss': Input should be 'algorithm', 'runner' or 'both'"),
         ({"n_runners": 0}, "n_runners is 0: Input should be greater than or equal to 1"),
-        ({"concurrency": 1.5}, "concurrency is 1.5: Input should be a valid integer"),
-        ({"max_restarts": -1}, "max_restarts is -1: Input should be greater than or equal to 0"),
         ({"graceful_timeout": -1}, "graceful_timeout is -1: Input should be greater than or equal to 0"),
         ({"server_port": 70000}, "server_port is 70000: Input should be less than or equal to 65535"),
         ({"start_method": "fork"}, "start_method is 'fork': Input should be 'spawn' or 'forkserver'"),

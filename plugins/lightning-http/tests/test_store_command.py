@@ -58,7 +58,7 @@ def refused(*arguments: str) -> str:
 
 def test_it_serves_those_with_a_key_until_it_is_told_to_stop():
     options = ("--run", "run-7", "--key", "secret", "--runner-key", "other", "--drain-seconds", "0.2")
-    with serving(*options, "--tracker", "prometheus", "--tracker", "console") as (process, url):
+    with serving(*options) as (process, url):
 
         async def use() -> str:
             async with LightningStoreClient(url, key="secret") as client:

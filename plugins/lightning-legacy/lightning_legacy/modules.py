@@ -15,12 +15,8 @@ from lightning_core.former import SUPPLIED, import_plugin, supplied
 _PREFIX = "lightning_core."
 
 PLACES: Final[dict[str, str]] = {
-    "adapter": "TraceTripletAdapter=adapter:TracerTraceToTriplet BaseTraceTripletAdapter=adapter:TraceToTripletBase "
-    "LlmProxyTripletAdapter=adapter:LlmProxyTraceToTriplet TraceMessagesAdapter=adapter:TraceToMessages",
-    "adapter.messages": "adapter TraceMessagesAdapter=adapter:TraceToMessages",
-    "adapter.triplet": "TraceTree=lightning_legacy.trees:TraceTree adapter "
-    "TraceTripletAdapter=adapter:TracerTraceToTriplet BaseTraceTripletAdapter=adapter:TraceToTripletBase "
-    "LlmProxyTripletAdapter=adapter:LlmProxyTraceToTriplet",
+    "adapter.messages": "adapter",
+    "adapter.triplet": "TraceTree=lightning_legacy.trees:TraceTree adapter",
     "algorithm": "lightning_legacy.algorithms",
     "algorithm.apo": "lightning_apo",
     "algorithm.apo.apo": "lightning_apo lightning_legacy.algorithms",
@@ -66,7 +62,7 @@ PLACES: Final[dict[str, str]] = {
     "store.mongo": "lightning_mongo",
     "store.threading": "store",
     "tracer": "",
-    "tracer.agentops": "lightning_agentops lightning_legacy.processors",
+    "tracer.agentops": "lightning_agentops",
     "tracer.base": "lightning_legacy.tracers",
     "tracer.dummy": "tracer DummySpanRecordingContext=emitter.emission:LocalRecording",
     "tracer.otel": "lightning_legacy.processors",

@@ -112,16 +112,6 @@ def test_a_strategy_that_is_no_coroutine_runs_both_sides() -> None:
     assert result.metrics["train_reward"] == 0.5
 
 
-def test_a_strategy_of_a_test_may_call_neither_side() -> None:
-    class Idle(agl.ExecutionStrategy):
-        def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
-            self.called_with = store
-
-    strategy = Idle()
-    agl.Trainer(algorithm="baseline", strategy=strategy).fit(emitting, ["a"])
-    assert strategy.called_with is not None
-
-
 class Forgetful(agl.SharedMemoryExecutionStrategy):
     def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
         super().execute(algorithm, runner, store).close()

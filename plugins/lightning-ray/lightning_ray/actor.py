@@ -2,13 +2,10 @@
 
 import asyncio
 import logging
-import multiprocessing
-import multiprocessing.spawn
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -41,15 +38,13 @@ class RunnerActor:
         self._runner: RunnerBundle
         self._store: LightningStore
 
-    async def begin(
-        self, payload: Sequence[bytes], program: Mapping[str, str], folders: Sequence[str]
-    ) -> tuple[str, Report]:
+    async def begin(self, payload: Sequence[bytes], folders: Sequence[str]) -> tuple[str, Report]:
         """Import what runs here.
 
         Args:
             payload: The packed runners' side, and the packed store.
-            program: The program that the run was started with, as `multiprocessing` names it.
-            folders: Where that imports from. Those which are here, too, are used after those of this process.
+            folders: Where the program that leads the run imports from. Those which are here, too, are used after those
+                of this process.
 
         Returns:
             The id of this node, and whether it went well.
@@ -59,7 +54,6 @@ class RunnerActor:
             os.environ.pop(name, None)
         sys.path += [each for each in folders if each not in sys.path and os.path.isdir(each)]  # noqa: ASYNC240
         try:
-            _import_program(program)
             self._runner, self._store = map(unpacked, payload)
         except Exception as exc:
             return node, report_error("broken", exc)
@@ -89,53 +83,21 @@ class RunnerActor:
         self._stop.set()
 
 
-def program_here() -> Mapping[str, str]:
-    """Name the program of this process, for processes that have to import what it defines."""
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None:
-        return {"init_main_from_name": spec.name}
-    return {} if file is None else {"init_main_from_path": str(Path(file).resolve())}
-
-
-def _import_program(program: Mapping[str, str]) -> None:
-    path = program.get("init_main_from_path")
-    if path is not None:
-        # The same place, as on a shared disk, or the folder that `runtime_env` has brought here.
-        found = next((each for each in (Path(path), Path.cwd() / Path(path).name) if each.is_file()), None)
-        if found is None:
-            raise FileNotFoundError(
-                f"the agent is defined in {path}, which node {ray.util.get_node_ip_address()} does not have; send its "
-                'folder with runtime_env={"working_dir": "."}, or share it among the nodes'
-            )
-        program = {"init_main_from_path": str(found)}
-    process: Any = multiprocessing.current_process()
-    process._inheriting = True  # so that a program which starts a run outside `if __name__ == "__main__":` is told
-    try:
-        multiprocessing.spawn.prepare(dict(program))
-    finally:
-        del process._inheriting
-
-
 class ActorProcess(PooledProcess):
     """An actor with runners.
 
     Args:
         actor: The class of it, as Ray has it, with its options.
         payload: See `RunnerActor.begin`.
-        program: See `RunnerActor.begin`.
         numbers: Of its workers.
     """
 
     exit_code: int | None = None
 
-    def __init__(
-        self, actor: Any, payload: Sequence[bytes], program: Mapping[str, str], numbers: Sequence[int]
-    ) -> None:
+    def __init__(self, actor: Any, payload: Sequence[bytes], numbers: Sequence[int]) -> None:
         super().__init__(numbers)
         self._actor_class = actor
         self._payload = payload
-        self._program = program
         self._node = ""
         self._error = ""
 
@@ -188,5 +150,5 @@ class ActorProcess(PooledProcess):
             self.ended.set_result(None)
 
     async def _begin(self) -> tuple[str, Report]:
-        node, report = await self._actor.begin.remote(self._payload, self._program, sys.path)
+        node, report = await self._actor.begin.remote(self._payload, sys.path)
         return node, report

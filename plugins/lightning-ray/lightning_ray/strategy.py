@@ -19,7 +19,7 @@ from lightning_core.errors import ConfigError
 from lightning_core.execution.base import AlgorithmBundle, RunnerBundle
 from lightning_core.execution.pickling import packed
 from lightning_core.store import LightningStore
-from lightning_ray.actor import ActorProcess, RunnerActor, program_here
+from lightning_ray.actor import ActorProcess, RunnerActor
 
 
 class RayStrategy(ProcessesStrategy):
@@ -122,8 +122,7 @@ class RayStrategy(ProcessesStrategy):
             scheduling_strategy="SPREAD",
             **environment,
         )
-        program = program_here() if b"__main__" in payload[0] else {}
-        return partial(ActorProcess, actor, payload, program)
+        return partial(ActorProcess, actor, payload)
 
     @asynccontextmanager
     async def _ray(self) -> AsyncIterator[None]:
