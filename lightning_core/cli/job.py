@@ -17,7 +17,7 @@ from lightning_core.algorithm import Conclusion
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
 from lightning_core.cli.display import announce, reporting, write_result
-from lightning_core.cli.options import RunOptions, runs_root, with_runs_dir
+from lightning_core.cli.options import HIDDEN, RunOptions, hidden_keys, key_of, runs_root, with_runs_dir
 from lightning_core.cli.run_report import load_run, print_run, run_record
 from lightning_core.config import Job, load_job, resolved_config, resolved_values
 from lightning_core.config.files import read_yaml
@@ -35,7 +35,6 @@ from lightning_core.runs.result import more_budget
 from lightning_core.secrets import hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 
-HIDDEN = "***"
 _REFERENCE = re.compile(r"os\.environ/\w+")
 
 
@@ -67,21 +66,12 @@ def all_overrides(kept: Sequence[str], given: Sequence[str], *, run_id: str) -> 
     Raises:
         RunFolderError: When a secret was set before, which was not kept, and is not set again.
     """
-    again = {_key_of(each) for each in given}
-    left = [each for each in kept if not _is_set_by(_key_of(each), again)]
+    again = {key_of(each) for each in given}
+    left = [each for each in kept if not _is_set_by(key_of(each), again)]
     if missing := hidden_keys(left):
         options = " ".join(f"--set {key}=VALUE" for key in missing)
         raise RunFolderError(f"run {run_id} was started with secrets, which are not kept; add them again: {options}")
     return [*left, *given]
-
-
-def hidden_keys(overrides: Iterable[str]) -> list[str]:
-    """Return the keys of overrides whose values are secrets, and were not kept."""
-    return list(dict.fromkeys(_key_of(each) for each in overrides if each.partition("=")[2] == HIDDEN))
-
-
-def _key_of(override: str) -> str:
-    return override.partition("=")[0].strip()
 
 
 def _is_set_by(key: str, again: Container[str]) -> bool:
@@ -95,7 +85,7 @@ def _without_secret(override: str) -> str:
 
     The reference to a variable, `os.environ/NAME`, is none.
     """
-    key = _key_of(override)
+    key = key_of(override)
     value: Any = read_yaml(override.partition("=")[2])[0]
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return override

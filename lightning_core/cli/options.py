@@ -3,7 +3,7 @@
 import functools
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -13,6 +13,9 @@ from lightning_core.errors import ConfigError
 
 ROOT_VARIABLE = "AGL_RUNS_DIR"
 DEFAULT_ROOT = "runs"
+
+HIDDEN = "***"
+"""In the place of a secret that an override of a config has set."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,3 +99,13 @@ def run_options(
         return cast("F", gathered)
 
     return give
+
+
+def hidden_keys(overrides: Iterable[str]) -> list[str]:
+    """Return the keys of overrides whose values are secrets, and were not kept."""
+    return list(dict.fromkeys(key_of(each) for each in overrides if each.partition("=")[2] == HIDDEN))
+
+
+def key_of(override: str) -> str:
+    """Return the key of `key=value`."""
+    return override.partition("=")[0].strip()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm.estimates import number_text
+from lightning_core.cli.options import hidden_keys
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.folder import RunFolder, Standing, runs_in
 from lightning_core.runs.manifest import Manifest, now
@@ -139,8 +140,6 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
             print_prompt(console, name, None, resource)
     failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.succeeded
     if run.standing not in ("running", "succeeded") and not failed_from_the_start:
-        from lightning_core.cli.job import hidden_keys  # late: it takes all of the config with it
-
         more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
         more += "" if result is None else more_budget(result.budget)
         console.print()
