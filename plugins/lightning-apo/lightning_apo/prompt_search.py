@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -21,6 +22,21 @@ PromptNames = Annotated[
     BeforeValidator(lambda names: tuple(names) or 0 if isinstance(names, list | tuple) else names),
     Field(description="a list of names of prompts, or none for all of them"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """The most that a search does; the held-out test and the agent's own calls come on top. Its text is one line."""
+
+    rollouts: int
+    """On training and on validation samples."""
+    model_calls: int
+    """All requests to models, but for the agent's own. What a client sends again after a failure is not counted."""
+    asks: str
+    """Which models these go to."""
+
+    def __str__(self) -> str:
+        return f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own ({self.asks})"
 
 
 class SearchOptions(BaseModel):
@@ -45,7 +61,7 @@ class SearchOptions(BaseModel):
         raise NotImplementedError
 
 
-P = TypeVar("P")
+P = TypeVar("P", bound=SearchPlan)
 O = TypeVar("O", bound=SearchOptions)  # noqa: E741
 
 

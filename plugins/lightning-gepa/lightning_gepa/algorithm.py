@@ -20,7 +20,7 @@ from typing import Any
 from lightning_apo.candidate import Result
 from lightning_apo.endpoint import Endpoint
 from lightning_apo.inputs import split_samples
-from lightning_apo.prompt_search import PromptSearch
+from lightning_apo.prompt_search import PromptSearch, SearchPlan
 from lightning_apo.saved import SavedSearch
 from lightning_apo.tools import Trials
 from openai import AsyncOpenAI
@@ -29,14 +29,14 @@ from lightning_core.adapter import TraceToMessages
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import Dataset
 from lightning_gepa.driver import optimize
-from lightning_gepa.options import Options, Plan
+from lightning_gepa.options import Options
 from lightning_gepa.portal import Portal, run_in_thread
 from lightning_gepa.search import LimitReached, Search
 
 logger = logging.getLogger(__name__)
 
 
-class GEPA(PromptSearch[Options, Plan]):
+class GEPA(PromptSearch[Options, SearchPlan]):
     """Improves prompts by reflective evolution, with the package `gepa`.
 
     In each iteration a prompt of the pool is tried on a few training samples, a model reads how it went and rewrites
@@ -154,8 +154,7 @@ class GEPA(PromptSearch[Options, Plan]):
         prompts = self._tuned_prompts(resources)
         plan = self.plan(train_dataset, val_dataset)
         train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
-        level = logging.WARNING if plan.is_too_small else logging.INFO
-        logger.log(level, "lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
+        logger.info("lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
         about, counts_calls = self._about(prompts, train, val), not self._endpoint.is_behind(proxy)
         saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa", keeps_answers=True)
         await saved.try_again()  # counts the runs of the search, this one included
