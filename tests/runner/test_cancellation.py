@@ -1,6 +1,6 @@
 import asyncio
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,9 @@ from lightning_core.runner import LitAgentRunner, heartbeats
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, Rollout, RolloutConfig
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import RunAgent
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -64,7 +67,7 @@ async def test_cancelled_rollout_ends_with_its_reason_and_keeps_its_spans(store:
 
 
 async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_called(
-    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch, run_agent: "RunAgent"
 ) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     called = []
@@ -78,10 +81,7 @@ async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_call
             await store.update_rollout(rollout.rollout_id, status="cancelled")
             await settle()
 
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store, hooks=Canceller()):
-        await runner.iter()
+    await run_agent(agent, "task", on=store, hooks=Canceller())
 
     assert called == []
 
@@ -167,7 +167,7 @@ async def test_each_runner_hears_of_its_own_rollout_while_others_go_on(monkeypat
 
 
 async def test_runner_whose_store_cannot_be_listened_to_works_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run_agent: "RunAgent"
 ) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
 
@@ -181,16 +181,15 @@ async def test_runner_whose_store_cannot_be_listened_to_works_on(
         return 1.0
 
     store = Mute()
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    await run_agent(agent, "task", on=store)
 
     assert [each.status for each in await store.query_rollouts()] == ["succeeded"]
     assert "lightning.rollout_not_watched" in caplog.text
 
 
-async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_that_the_store_notices_first_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, run_agent: "RunAgent"
+) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     store = InMemoryLightningStore()
 
@@ -199,13 +198,9 @@ async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: py
         await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
         await asyncio.Event().wait()
 
-    queued = await store.enqueue_rollout("task", config=RolloutConfig(timeout_seconds=60))
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    ran = await run_agent(agent, "task", config=RolloutConfig(timeout_seconds=60), on=store)
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = ran.attempt
     assert attempt.status == "timeout"
     assert attempt.metadata == {"failure": {"type": "AgentTimeout", "message": "the agent ran longer than 60 s"}}
 
