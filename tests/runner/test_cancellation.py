@@ -1,5 +1,4 @@
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,32 +85,6 @@ async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_call
     assert called == []
 
 
-async def test_sync_agent_of_a_cancelled_rollout_is_abandoned(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    started, release = Started(), threading.Event()
-
-    @rollout
-    def agent(task: str) -> float:
-        if task == "first":
-            release.wait(20)
-        return 1.0
-
-    first = await store.enqueue_rollout("first")
-    second = await store.enqueue_rollout("second")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=agent, store=store, hooks=started):
-        running = asyncio.create_task(runner.iter())
-        await started.rollout_ids.get()
-        await store.update_rollout(first.rollout_id, status="cancelled")
-        await running
-    release.set()
-
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[second.rollout_id], timeout=0)
-    assert ended.status == "succeeded"
-    assert "lightning.agent_abandoned" in caplog.text
-
-
 async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
     store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,39 +104,6 @@ async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
 
     assert await store.get_rollout_by_id(queued.rollout_id) is None
     assert "lightning.late_result" in caplog.text
-
-
-async def test_each_runner_hears_of_its_own_rollout_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
-    cut_short = []
-
-    class Watched(InMemoryLightningStore):
-        async def wait_for_rollouts(self, **wanted: Any) -> Any:
-            try:
-                return await super().wait_for_rollouts(**wanted)
-            except asyncio.CancelledError:
-                cut_short.append(wanted)
-                raise
-
-    store, started = Watched(), Started()
-    queued = [await store.enqueue_rollout("task") for _ in range(3)]
-
-    async def work(number: int) -> None:
-        runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0)
-        with runner.run_context(agent=endless, store=store, worker_id=number, hooks=started):
-            await runner.iter()
-
-    left = {asyncio.create_task(work(number)) for number in range(3)}
-    for _ in queued:
-        await started.rollout_ids.get()
-    await settle()
-    for number, each in enumerate(queued):
-        await store.update_rollout(each.rollout_id, status="cancelled")
-        if number:
-            await store.delete_rollouts([each.rollout_id])
-        stopped, left = await asyncio.wait(left, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert len(stopped) == 1
-    assert cut_short == []
 
 
 async def test_runner_whose_store_cannot_be_listened_to_works_on(

@@ -223,27 +223,6 @@ async def test_hook_is_told_of_each_attempt_when_its_outcome_is_stored(
     assert endings.stored == ["failed", "succeeded"]
 
 
-async def test_hook_that_raises_disturbs_neither_the_rollout_nor_the_runner(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Broken:
-        def lightning_rollout_end(self) -> None:
-            raise RuntimeError("broken hook")
-
-    endings = Endings(store)
-    hooks = Hooks([Broken(), endings])
-    for number in range(2):
-        await store.enqueue_rollout(number)
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=succeeds, store=store, hooks=hooks):
-        await runner.iter()
-
-    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "succeeded"]
-    assert len(endings.told) == 2
-    assert [(failure.hook, failure.count) for failure in hooks.failures] == [("lightning_rollout_end", 2)]
-    assert caplog.text.count("lightning.plugin_failed") == 1
-
-
 # Its own life
 
 
