@@ -289,7 +289,7 @@ class PlayedTrials(Trials):
 
     async def enter(self, texts: Texts, parent: Candidate | None = None) -> Candidate:
         """Return a candidate."""
-        return Candidate(texts=texts, resources={}, resources_id=texts["prompt"])
+        return Candidate(texts=texts, resources_id=texts["prompt"])
 
     async def run(self, candidate: Candidate, dataset: Any, samples: Sequence[int], *, mode: Any, step: str) -> Batch:
         """Play the samples."""

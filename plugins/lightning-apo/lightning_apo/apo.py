@@ -235,18 +235,18 @@ class APO(PromptSearch[Options, Plan]):
             await saved.keep(search.state())
         else:
             search.restore(saved.state)
-        self._tell(search)
+        self._tell(search, tools)
         while search.goes_on:
             await search.advance()
             await saved.keep(search.state())
-            self._tell(search, step=search.round_number)
+            self._tell(search, tools, step=search.round_number)
         await search.conclude()
         await tools.trials.publish(search.best)
-        self._tell(search)
+        self._tell(search, tools)
         logger.info("lightning.apo_ended best=%d: %s", search.best.number, search.result)
 
-    def _tell(self, search: BeamSearch, *, step: int | None = None) -> None:
+    def _tell(self, search: BeamSearch, tools: Tools, *, step: int | None = None) -> None:
         self._result = search.result
         # What cannot be said of this best prompt must not stay from an earlier one.
         metrics = {**dict.fromkeys(MEASURED), **search.metrics}
-        self.report(metrics, step=step, best_resources=search.best.resources)
+        self.report(metrics, step=step, best_resources=tools.trials.bundle(search.best.texts))

@@ -5,6 +5,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lightning_apo.candidate import Candidate, Result, Texts, best_first, compare, proves_gain
@@ -18,8 +19,9 @@ from lightning_core.errors import AlgorithmError, NoRewards
 
 logger = logging.getLogger(__name__)
 
-SEARCH_VERSION = 4
-"""Another one where the same rewards lead to other prompts: a run that was begun with it begins anew."""
+SEARCH_VERSION = 5
+"""Another one where the same rewards lead to other prompts, or a state has another form: a run that was begun with it
+begins anew."""
 
 FINALISTS = 4
 """How many of the best prompts the rollouts are for that are left after the last round."""
@@ -243,14 +245,7 @@ class BeamSearch:
         return {
             "round": self.round_number,
             "candidates": [
-                {
-                    "texts": dict(each.texts),
-                    "resources_id": each.resources_id,
-                    "round": each.round_number,
-                    "parent": each.parent,
-                    "rewards": [[sample, each.rewards[sample]] for sample in sorted(each.rewards)],
-                }
-                for each in self._candidates.values()
+                asdict(each) | {"rewards": sorted(each.rewards.items())} for each in self._candidates.values()
             ],
             "untrained": self._untrained,
             "beam": [candidate.number for candidate in self._beam],
@@ -265,15 +260,8 @@ class BeamSearch:
         """Go on from a state."""
         tools = self._tools
         for each in state["candidates"]:
-            candidate = Candidate(
-                texts={name: each["texts"][name] for name in tools.prompts},
-                resources=tools.trials.bundle(each["texts"]),
-                resources_id=each["resources_id"],
-                round_number=each["round"],
-                parent=each["parent"],
-                rewards=dict(each["rewards"]),
-            )
-            self._admit(candidate)
+            texts = {name: each["texts"][name] for name in tools.prompts}
+            self._admit(Candidate(**{**each, "texts": texts, "rewards": dict(each["rewards"])}))
         numbered = list(self._candidates.values())
         self._first, self._best = numbered[0], numbered[state["best"]]
         self._beam = [numbered[number] for number in state["beam"]]

@@ -65,15 +65,14 @@ class Trials:
 
     async def enter(self, texts: Texts, parent: Candidate | None = None) -> Candidate:
         """Put prompts into the store, as a new version of the resources that was made from the parent's."""
-        resources = self.bundle(texts)
         parent_id = None if parent is None else parent.resources_id
         name = self._name("resources", texts)
-        added = await self._store.add_resources(resources, parent_id=parent_id, request_id=name)
-        return Candidate(texts=texts, resources=resources, resources_id=added.resources_id)
+        added = await self._store.add_resources(self.bundle(texts), parent_id=parent_id, request_id=name)
+        return Candidate(texts=texts, resources_id=added.resources_id)
 
     async def publish(self, candidate: Candidate) -> None:
         """Make a candidate the latest resources, which a rollout uses that names none."""
-        await self._store.update_resources(candidate.resources_id, candidate.resources)
+        await self._store.update_resources(candidate.resources_id, self.bundle(candidate.texts))
 
     async def run(
         self, candidate: Candidate, dataset: Dataset[TaskInput], samples: Sequence[int], *, mode: RolloutMode, step: str

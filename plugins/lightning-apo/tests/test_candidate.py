@@ -8,7 +8,6 @@ def candidate(number: int, *rewards: float | None) -> Candidate:
     return Candidate(
         number=number,
         texts={"main": f"prompt {number}"},
-        resources={},
         resources_id=f"rs-{number}",
         rewards=dict(enumerate(rewards)),
     )

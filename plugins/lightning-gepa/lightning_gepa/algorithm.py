@@ -191,4 +191,4 @@ class GEPA(PromptSearch[Options, SearchPlan]):
 
     def _tell(self, search: Search, step: int | None) -> None:
         assert search.best is not None
-        self.report(search.metrics, step=step, best_resources=search.best.resources)
+        self.report(search.metrics, step=step, best_resources=search.trials.bundle(search.best.texts))
