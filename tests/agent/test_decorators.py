@@ -153,7 +153,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     def agent(task: Any, prompt_templat: PromptTemplate) -> None: ...
 
     expected = (
-        "agent has a parameter 'prompt_templat' that nothing can be given for; after the task it may have, by name: "
+        "agent has a parameter 'prompt_templat' that nothing can be given for; by name it may have: "
         "llm, prompt_template, resources, rollout. Did you mean 'prompt_template'?"
     )
     with pytest.raises(InvalidAgent, match=re.escape(expected)):
@@ -179,7 +179,7 @@ def test_only_what_can_be_called_is_made_an_agent() -> None:
         def __init__(self, task: Any) -> None: ...
 
     for thing in ("solver", 3, None, Solver, LitAgent()):
-        with pytest.raises(InvalidAgent, match="an agent is made of a function, not of"):
+        with pytest.raises(InvalidAgent, match="^agent .* is not a function"):
             rollout(thing)  # type: ignore[arg-type]
 
 
