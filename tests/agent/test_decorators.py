@@ -179,7 +179,7 @@ def test_only_what_can_be_called_is_made_an_agent() -> None:
         def __init__(self, task: Any) -> None: ...
 
     for thing in ("solver", 3, None, Solver, LitAgent()):
-        with pytest.raises(InvalidAgent, match="^agent .* is not a function"):
+        with pytest.raises(InvalidAgent, match=r"^agent .* is not a function"):
             rollout(thing)  # type: ignore[arg-type]
 
 

@@ -69,7 +69,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
 
 @pytest.mark.parametrize("thing", [3, None, float, [exact]])
 def test_only_a_function_is_made_a_grader(thing: Any) -> None:
-    with pytest.raises(InvalidComponent, match="^grader .* is not a function"):
+    with pytest.raises(InvalidComponent, match=r"^grader .* is not a function"):
         Grader(thing)
 
 

@@ -115,7 +115,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
 
 def test_only_what_can_be_called_is_made_an_algorithm() -> None:
     for thing in ("measure", None, FunctionalAlgorithm):
-        with pytest.raises(InvalidComponent, match="^algorithm .* is not a function"):
+        with pytest.raises(InvalidComponent, match=r"^algorithm .* is not a function"):
             algo(thing)  # type: ignore[arg-type]
 
 

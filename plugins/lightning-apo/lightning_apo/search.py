@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 from lightning_apo.candidate import Candidate, Result, Texts, best_first, compare, proves_gain
-from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
+from lightning_apo.growth import COUNTED, Edit, Growth, Key, Rejected, Tools, concurrently, key_of
 from lightning_apo.inputs import seed_of, shuffled
 from lightning_apo.models import ModelFailed
-from lightning_apo.tools import HELD, Tools
+from lightning_apo.tools import HELD
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate, paired_difference, without_interval
 from lightning_core.errors import AlgorithmError, NoRewards
@@ -71,11 +71,12 @@ class BeamSearch:
         both = [reward for reward, other in zip(after, before, strict=True) if other is not None]
         chosen = best.score if best is self._first else without_interval(best.score)
         return Result(
-            best_prompts={name: self._tools.prompt(name, best.texts) for name in self._tools.prompts},
+            best_prompts={name: self._tools.prompt(name, text) for name, text in best.texts.items()},
             score=chosen if gain is None else estimate(both),
             gain=gain,
             rejections=dict(self._tools.rejections),
-            counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},
+            counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **dict.fromkeys(COUNTED, 0)}
+            | self._tools.counts,
             history=tuple(self._candidates.values()),
             is_proven=gain is not None and proves_gain(before, after),
         )

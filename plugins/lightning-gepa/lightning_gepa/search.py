@@ -1,7 +1,6 @@
 """What gepa asks of the runners and of the model that rewrites prompts: the side of the search in the event loop."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,15 +13,13 @@ from lightning_apo.growth import Key, concurrently, key_of
 from lightning_apo.inputs import digest, seed_of
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
-from lightning_apo.saved import SavedSearch
-from lightning_apo.tools import Trials
+from lightning_apo.tools import Setting
 from openai import AsyncOpenAI
 
-from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Batch, RolloutOutcome, require_rewards
 from lightning_core.algorithm.estimates import estimate, without_interval
 from lightning_core.errors import AlgorithmError
-from lightning_core.types import PromptTemplate, RolloutMode
+from lightning_core.types import RolloutMode
 from lightning_gepa.options import Options
 
 logger = logging.getLogger(__name__)
@@ -46,21 +43,12 @@ class LimitReached(Exception):
         self.mode = mode
 
 
-@dataclass(slots=True)
-class Search:
+@dataclass(kw_only=True, slots=True)
+class Search(Setting):
     """Runs candidates, asks for new texts, and knows how the search stands."""
 
     options: Options
-    prompts: Mapping[str, PromptTemplate]
-    """The first prompts by name, those that are tuned."""
-    trials: Trials
-    saved: SavedSearch
     client: AsyncOpenAI
-    adapter: TraceToMessages
-    train: list[Any]
-    val: list[Any]
-    counts: Counter[str] = field(default_factory=Counter)
-    rejections: Counter[str] = field(default_factory=Counter)
     candidates: dict[Key, Candidate] = field(default_factory=dict)
     """In the order in which they were found; the first one is that of the first prompts."""
     parents: dict[Key, Key] = field(default_factory=dict)
@@ -93,7 +81,7 @@ class Search:
         if gain is not None:  # the best was chosen on these samples
             score, gain = without_interval(score), without_interval(gain)
         return Result(
-            best_prompts={name: self._prompt(name, text) for name, text in best.texts.items()},
+            best_prompts={name: self.prompt(name, text) for name, text in best.texts.items()},
             score=score,
             gain=gain,
             rejections=dict(self.rejections),
@@ -150,9 +138,9 @@ class Search:
         )
         rewritten: list[dict[int, str]] = [{} for _ in jobs]
         for (place, number), answer in zip(requests, answers, strict=True):
-            self.counts["own_input_tokens"] += answer.input_tokens
-            self.counts["own_output_tokens"] += answer.output_tokens
-            if (text := self._usable(answer.text, list(self.prompts)[number], jobs[place][0][number])) is not None:
+            if (
+                text := self._usable(self.spent_on(answer), list(self.prompts)[number], jobs[place][0][number])
+            ) is not None:
                 rewritten[place][number] = text
         for (components, _, _), texts in zip(jobs, rewritten, strict=True):
             self.descends({**components, **texts}, components)
@@ -248,7 +236,7 @@ class Search:
         Raises:
             NoAnswer: When the model is out of reach; the search then stops, and can be resumed.
         """
-        request = request_for(text, records, ShownPrompt.of(name, self._prompt(name, text)))
+        request = request_for(text, records, self.shown(name, text))
         model, temperature = self.options.reflection_lm, self.options.temperature
 
         async def answer() -> Answer:
@@ -277,15 +265,12 @@ class Search:
         if text.strip() == parent.strip():  # gepa has stripped the answer
             self.counts["duplicates"] += 1
             return None
-        if reason := why_broken(text, self._prompt(name, parent)):
+        if reason := why_broken(text, self.prompt(name, parent)):
             logger.info("lightning.gepa_proposal_rejected step=%d prompt=%s: %s", self.step, name, reason)
             self.counts["rejected"] += 1
             self.rejections[reason] += 1
             return None
         return text
-
-    def _prompt(self, name: str, text: str) -> PromptTemplate:
-        return self.prompts[name].model_copy(update={"template": text})
 
 
 COUNTED = (
