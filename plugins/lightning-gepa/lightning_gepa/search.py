@@ -130,17 +130,16 @@ class Search(Setting):
     async def rewrite(self, jobs: Sequence[tuple[Components, Records, Sequence[int]]]) -> list[dict[int, str]]:
         """Have prompts of candidates rewritten, all at once. What cannot be used is left out, and counted."""
         requests = [(place, number) for place, (_, _, numbers) in enumerate(jobs) for number in numbers]
-        begun = self.counts["reflection_calls"]
+        names, begun = list(self.prompts), self.counts["reflection_calls"]
         self.counts["reflection_calls"] += len(requests)
         answers = await concurrently(
-            self._ask(jobs[place][0][number], jobs[place][1][number], list(self.prompts)[number], begun + each)
+            self._ask(jobs[place][0][number], jobs[place][1][number], names[number], begun + each)
             for each, (place, number) in enumerate(requests)
         )
         rewritten: list[dict[int, str]] = [{} for _ in jobs]
         for (place, number), answer in zip(requests, answers, strict=True):
-            if (
-                text := self._usable(self.spent_on(answer), list(self.prompts)[number], jobs[place][0][number])
-            ) is not None:
+            text = self._usable(self.spent_on(answer), names[number], jobs[place][0][number])
+            if text is not None:
                 rewritten[place][number] = text
         for (components, _, _), texts in zip(jobs, rewritten, strict=True):
             self.descends({**components, **texts}, components)
