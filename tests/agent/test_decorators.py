@@ -76,16 +76,6 @@ async def test_main_resource_of_a_kind_goes_before_the_first() -> None:
 PROXY = ProxyLLM(endpoint="http://proxy/v1", model="small", api_key="key", sampling_parameters={"temperature": 0})
 
 
-async def test_proxy_llm_among_all_resources_is_resolved_too() -> None:
-    @rollout
-    def agent(task: Any, resources: NamedResources) -> Any:
-        return resources
-
-    given = await call(agent, {"model": PROXY, "prompt": PROMPT})
-
-    assert given == {"model": PROXY.with_attempted_rollout(attempted()), "prompt": PROMPT}
-
-
 async def test_proxy_llm_is_left_as_it_is_where_it_is_asked_for() -> None:
     @llm_rollout(strip_proxy=False)
     def agent(task: Any, llm: LLM, resources: NamedResources) -> Any:

@@ -132,45 +132,6 @@ async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_reco
 # Retries, and results that come too late
 
 
-async def test_result_of_an_attempt_that_was_given_up_changes_nothing(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first attempt returns when the second one has succeeded."""
-    second_is_done = asyncio.Event()
-
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> float:
-        if rollout.attempt.sequence_id == 2:
-            return 1.0
-        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="timeout")
-        await second_is_done.wait()
-        return 0.0
-
-    class Watcher(Endings):
-        async def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, reward: float | None) -> None:
-            await super().lightning_rollout_end(rollout, attempt, reward)
-            second_is_done.set()
-
-    endings = Watcher(store)
-    hooks = Hooks([endings])
-    config = RolloutConfig(max_attempts=2, retry_condition=["timeout"])
-    queued = await store.enqueue_rollout("task", config=config)
-
-    async def run(worker_id: int) -> None:
-        runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-        with runner.run_context(agent=agent, store=store, worker_id=worker_id, hooks=hooks):
-            await runner.iter()
-
-    await asyncio.gather(run(0), run(1))
-
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
-    assert ended.status == "succeeded"
-    attempts = await store.query_attempts(queued.rollout_id)
-    assert [each.status for each in attempts] == ["timeout", "succeeded"]
-    assert endings.told == [("task", "succeeded", "succeeded", 1.0)]
-    assert "lightning.late_result" in caplog.text
-
-
 # A store that fails
 
 
