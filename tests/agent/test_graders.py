@@ -65,6 +65,8 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         Grader(judge)
+    with pytest.raises(InvalidComponent, match="has a parameter 'result' that nothing can be given for; by name it"):
+        Grader(lambda result, /: 1.0)
 
 
 @pytest.mark.parametrize("thing", [3, None, float, [exact]])
