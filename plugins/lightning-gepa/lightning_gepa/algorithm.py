@@ -25,9 +25,8 @@ from openai import AsyncOpenAI
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import Dataset
 from lightning_gepa.driver import optimize
-from lightning_gepa.options import Options
 from lightning_gepa.portal import Portal, run_in_thread
-from lightning_gepa.search import LimitReached, Search
+from lightning_gepa.search import LimitReached, Options, Search
 
 logger = logging.getLogger(__name__)
 
