@@ -42,11 +42,12 @@ import gepa
 from gepa.core.adapter import EvaluationBatch
 from lightning_apo import APO
 from lightning_apo.candidate import Candidate, Texts, proves_gain
+from lightning_apo.growth import Tools
 from lightning_apo.models import Answer, PromptModel
 from lightning_apo.plan import Options
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
-from lightning_apo.tools import Tools, Trials
+from lightning_apo.tools import Trials
 
 from lightning_core import InMemoryLightningStore, PromptTemplate
 from lightning_core.adapter import TraceToMessages
@@ -289,7 +290,7 @@ class PlayedTrials(Trials):
 
     async def enter(self, texts: Texts, parent: Candidate | None = None) -> Candidate:
         """Return a candidate."""
-        return Candidate(texts=texts, resources={}, resources_id=texts["prompt"])
+        return Candidate(texts=texts, resources_id=texts["prompt"])
 
     async def run(self, candidate: Candidate, dataset: Any, samples: Sequence[int], *, mode: Any, step: str) -> Batch:
         """Play the samples."""

@@ -20,17 +20,6 @@ def test_block_runs_coroutines_and_the_loop_is_closed_after_it() -> None:
     assert loop.is_closed()
 
 
-def test_error_of_the_block_closes_the_loop_too() -> None:
-    async def fail() -> None:
-        loops.append(asyncio.get_running_loop())
-        raise ZeroDivisionError
-
-    loops: list[asyncio.AbstractEventLoop] = []
-    with pytest.raises(ZeroDivisionError), event_loop() as runner:
-        runner.run(fail())
-    assert loops[0].is_closed()
-
-
 def test_tasks_that_are_left_are_cancelled_and_may_clean_up() -> None:
     cleaned_up: list[str] = []
 

@@ -8,16 +8,15 @@ from typing import Any, overload
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import (
     is_coroutine_function,
-    is_given_by_name,
     is_required,
     main_or_first,
     missing,
     name_of,
     refuse_generator,
     resolved,
+    wanted_parameters,
 )
 from lightning_core.errors import InvalidAgent
-from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, Resource, Rollout
 
 _RESOURCES: dict[str, type[Resource]] = {"llm": LLM, "prompt_template": PromptTemplate}
@@ -159,8 +158,7 @@ def _decorated(
 
 def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that something is given for."""
-    if not callable(function) or isinstance(function, type):
-        raise InvalidAgent(f"an agent is made of a function, not of {function!r}")
+    injected = wanted_parameters(function, _INJECTED, made="agent", error=InvalidAgent, skipped=1)
     name = name_of(function)
     refuse_generator(function, name)
     parameters = list(inspect.signature(function).parameters.values())
@@ -169,15 +167,6 @@ def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             f"agent {name} has to take the task as its first parameter, as in: def {name}(task); "
             "a decorator around it shows its parameters if it uses functools.wraps"
         )
-    injected = []
-    for parameter in parameters[1:]:
-        if parameter.name in _INJECTED and is_given_by_name(parameter):
-            injected.append(parameter)
-        elif is_required(parameter):
-            raise InvalidAgent(
-                f"agent {name} has a parameter {parameter.name!r} that nothing can be given for; "
-                f"after the task it may have, by name: {', '.join(_INJECTED)}{did_you_mean(parameter.name, _INJECTED)}"
-            )
     return injected
 
 

@@ -2,10 +2,11 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from lightning_core.errors import InvalidAgent, MissingResource
+from lightning_core.errors import InvalidAgent, LightningError, MissingResource
+from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource
 
 
@@ -51,6 +52,35 @@ def is_required(parameter: inspect.Parameter) -> bool:
         parameter.VAR_POSITIONAL,
         parameter.VAR_KEYWORD,
     )
+
+
+def wanted_parameters(
+    function: Callable[..., Any], names: Sequence[str], *, made: str, error: type[LightningError], skipped: int = 0
+) -> list[inspect.Parameter]:
+    """Return the parameters of a function that something is given for, by name.
+
+    Args:
+        function: The function.
+        names: What can be given.
+        made: What is made of the function, such as `agent`.
+        error: Raised where that is not possible.
+        skipped: How many parameters come before, by position.
+
+    Raises:
+        LightningError: When it is not a function, or needs something else.
+    """
+    if not callable(function) or isinstance(function, type):
+        raise error(f"{made} {function!r} is not a function")
+    wanted = []
+    for parameter in list(inspect.signature(function).parameters.values())[skipped:]:
+        if parameter.name in names and is_given_by_name(parameter):
+            wanted.append(parameter)
+        elif is_required(parameter):
+            raise error(
+                f"{made} {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "
+                f"by name it may have: {', '.join(names)}{did_you_mean(parameter.name, names)}"
+            )
+    return wanted
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,21 +1,20 @@
 """Graders: what scores an agent that knows nothing of rewards."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lightning_core.agent.functions import (
     is_coroutine_function,
-    is_given_by_name,
     is_required,
     main_or_first,
     missing,
     name_of,
     resolved,
+    wanted_parameters,
 )
 from lightning_core.errors import InvalidComponent
-from lightning_core.registry import Registry, default_registry, did_you_mean, load_object
+from lightning_core.registry import Registry, default_registry, load_object
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, Span
 
 _SCORED = ("task", "result", "spans", "rollout")
@@ -52,8 +51,14 @@ class Grader:
 
     def __init__(self, function: Callable[..., Any] | str, *, model: str | None = None) -> None:
         self._function: Callable[..., Any] = load_object(function) if isinstance(function, str) else function
-        self._wanted = _check_parameters(self._function)
+        parameters = wanted_parameters(self._function, _PARAMETERS, made="grader", error=InvalidComponent)
+        self._wanted = {parameter.name: is_required(parameter) for parameter in parameters}
+        """What something is given for, and whether the call fails without it."""
         self._model = model
+        if self._wanted.keys().isdisjoint(_SCORED):
+            raise InvalidComponent(
+                f"grader {self.name} takes nothing to score; by name it may have: {', '.join(_PARAMETERS)}"
+            )
         if model is not None and "llm" not in self._wanted:
             raise InvalidComponent(
                 f"grader {self.name} is to judge with model {model!r}, but has no parameter 'llm'; add it"
@@ -122,22 +127,3 @@ class Grader:
 
 GraderSpec: TypeAlias = Grader | Callable[..., Any] | str | Mapping[str, Any]
 """A grader, a function, the path of either, an installed grader's name, or a mapping with its `name` and options."""
-
-
-def _check_parameters(function: Callable[..., Any]) -> dict[str, bool]:
-    """Return the names of the parameters that something is given for, and whether the call fails without it."""
-    if not callable(function) or isinstance(function, type):
-        raise InvalidComponent(f"a grader is made of a function, not of {function!r}")
-    possible = f"a grader may have, by name: {', '.join(_PARAMETERS)}"
-    wanted: dict[str, bool] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in _PARAMETERS and is_given_by_name(parameter):
-            wanted[parameter.name] = is_required(parameter)
-        elif is_required(parameter):
-            raise InvalidComponent(
-                f"grader {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "
-                f"{possible}{did_you_mean(parameter.name, _PARAMETERS)}"
-            )
-    if wanted.keys().isdisjoint(_SCORED):
-        raise InvalidComponent(f"grader {name_of(function)} takes nothing to score; {possible}")
-    return wanted

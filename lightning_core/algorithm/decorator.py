@@ -1,14 +1,12 @@
 """An algorithm from a function."""
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
+from lightning_core.agent.functions import is_coroutine_function, name_of, wanted_parameters
 from lightning_core.algorithm.base import Algorithm
 from lightning_core.errors import AlgorithmError, InvalidComponent
-from lightning_core.registry import did_you_mean
 from lightning_core.types import Dataset
 
 _PARAMETERS = (
@@ -37,7 +35,8 @@ class FunctionalAlgorithm(Algorithm):
         # Its name and its docs; not its attributes, which are ours where a callable object has the same ones.
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._wanted = _check_parameters(function)
+        parameters = wanted_parameters(function, _PARAMETERS, made="algorithm", error=InvalidComponent)
+        self._wanted = [parameter.name for parameter in parameters]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -81,19 +80,3 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
         InvalidComponent: When it has another parameter without a default.
     """
     return FunctionalAlgorithm(function)
-
-
-def _check_parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that something is given for."""
-    if not callable(function) or isinstance(function, type):
-        raise InvalidComponent(f"an algorithm is made of a function, not of {function!r}")
-    wanted = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in _PARAMETERS and is_given_by_name(parameter):
-            wanted.append(parameter.name)
-        elif is_required(parameter):
-            raise InvalidComponent(
-                f"algorithm {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "
-                f"it may have, by name: {', '.join(_PARAMETERS)}{did_you_mean(parameter.name, _PARAMETERS)}"
-            )
-    return wanted

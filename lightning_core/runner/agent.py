@@ -44,6 +44,7 @@ from lightning_core.runner.outcome import (
     has_succeeded_by,
     is_fault,
     log_fault,
+    place_of,
     record_result,
     report,
     spans_of,
@@ -357,6 +358,7 @@ class LitAgentRunner(Runner[T_task]):
         except (AgentTimeout, AttemptStopped) as exc:
             outcome.end_with(exc)
         except Exception as exc:
+            outcome.agent_at = _place_of(self.agent)
             outcome.end_with(exc)
             emit_exception(exc)
         else:
@@ -531,3 +533,9 @@ async def _traced(tracer: Tracer, store: LightningStore, rollout_id: str, attemp
         with older.entered():
             yield older
     await older.deliver(store)
+
+
+def _place_of(agent: LitAgent[Any]) -> str:
+    """Return where the function of an agent is defined, where it is one."""
+    code = getattr(inspect.unwrap(agent), "__code__", None)  # type: ignore[arg-type]  # an agent wraps its function
+    return "" if code is None else place_of(code, code.co_firstlineno)

@@ -133,6 +133,8 @@ class Outcome:
     """What the agent returned."""
     spans: list[Span] = field(default_factory=list)
     """All that it recorded, in order."""
+    agent_at: str = ""
+    """Where the agent is defined, for an error that was raised after it had returned."""
 
     def end_with(self, error: Exception) -> None:
         """Take note of what ended the attempt, and whose it is."""
@@ -155,7 +157,7 @@ class Outcome:
         """The type and the message of the error, and where it was raised, as an attempt's metadata have them."""
         if self.error is None:
             return None
-        where = place_in_user_code(self.error)
+        where = place_in_user_code(self.error) or self.agent_at
         return describe(self.error) | ({"where": where} if where else {})
 
 

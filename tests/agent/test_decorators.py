@@ -76,16 +76,6 @@ async def test_main_resource_of_a_kind_goes_before_the_first() -> None:
 PROXY = ProxyLLM(endpoint="http://proxy/v1", model="small", api_key="key", sampling_parameters={"temperature": 0})
 
 
-async def test_proxy_llm_among_all_resources_is_resolved_too() -> None:
-    @rollout
-    def agent(task: Any, resources: NamedResources) -> Any:
-        return resources
-
-    given = await call(agent, {"model": PROXY, "prompt": PROMPT})
-
-    assert given == {"model": PROXY.with_attempted_rollout(attempted()), "prompt": PROMPT}
-
-
 async def test_proxy_llm_is_left_as_it_is_where_it_is_asked_for() -> None:
     @llm_rollout(strip_proxy=False)
     def agent(task: Any, llm: LLM, resources: NamedResources) -> Any:
@@ -153,7 +143,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     def agent(task: Any, prompt_templat: PromptTemplate) -> None: ...
 
     expected = (
-        "agent has a parameter 'prompt_templat' that nothing can be given for; after the task it may have, by name: "
+        "agent has a parameter 'prompt_templat' that nothing can be given for; by name it may have: "
         "llm, prompt_template, resources, rollout. Did you mean 'prompt_template'?"
     )
     with pytest.raises(InvalidAgent, match=re.escape(expected)):
@@ -179,7 +169,7 @@ def test_only_what_can_be_called_is_made_an_agent() -> None:
         def __init__(self, task: Any) -> None: ...
 
     for thing in ("solver", 3, None, Solver, LitAgent()):
-        with pytest.raises(InvalidAgent, match="an agent is made of a function, not of"):
+        with pytest.raises(InvalidAgent, match=r"^agent .* is not a function"):
             rollout(thing)  # type: ignore[arg-type]
 
 

@@ -60,21 +60,23 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
         return 1.0
 
     expected = (
-        "judge has a parameter 'results' that nothing can be given for; a grader may have, by name: task, result, "
+        "judge has a parameter 'results' that nothing can be given for; by name it may have: task, result, "
         "spans, rollout, llm, resources. Did you mean 'result'?"
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         Grader(judge)
+    with pytest.raises(InvalidComponent, match="has a parameter 'result' that nothing can be given for; by name it"):
+        Grader(lambda result, /: 1.0)
 
 
 @pytest.mark.parametrize("thing", [3, None, float, [exact]])
 def test_only_a_function_is_made_a_grader(thing: Any) -> None:
-    with pytest.raises(InvalidComponent, match="a grader is made of a function, not of"):
+    with pytest.raises(InvalidComponent, match=r"^grader .* is not a function"):
         Grader(thing)
 
 
 def test_grader_that_looks_at_nothing_is_refused() -> None:
-    with pytest.raises(InvalidComponent, match="takes nothing to score; a grader may have, by name: task, result"):
+    with pytest.raises(InvalidComponent, match="takes nothing to score; by name it may have: task, result"):
         Grader(lambda: 1.0)
     with pytest.raises(InvalidComponent, match="takes nothing to score"):
         Grader(lambda llm, resources: 1.0)

@@ -195,23 +195,6 @@ async def test_algorithm_that_closes_the_store_as_it_ends_is_no_trouble(store: I
     assert runners.ended == [0]
 
 
-async def test_algorithm_may_go_on_without_runners_while_it_asks_for_nothing(store: InMemoryLightningStore) -> None:
-    """It thinks about the last results, as a search does."""
-    results: list[Any] = []
-    runners = Runners(limit=1)
-
-    async def algorithm(store: LightningStore) -> None:
-        rollout = await store.enqueue_rollout("task")
-        ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await runners.gone.wait()
-        await settle()
-        results.extend(ended)
-
-    await LocalStrategy(n_runners=1).execute(algorithm, runners, store)
-
-    assert len(results) == 1
-
-
 async def test_store_that_is_closed_ends_the_run(store: InMemoryLightningStore) -> None:
     async def algorithm(store: LightningStore) -> None:
         await store.enqueue_rollout("task")

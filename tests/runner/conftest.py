@@ -68,13 +68,19 @@ def run_agent(store: InMemoryLightningStore) -> RunAgent:
     """Enqueue one rollout and let a runner run it."""
 
     async def run(
-        agent: LitAgent[Any], input: Any = None, *, attempts: int = 1, hooks: Any = None, **enqueue: Any
+        agent: LitAgent[Any],
+        input: Any = None,
+        *,
+        attempts: int = 1,
+        hooks: Any = None,
+        on: InMemoryLightningStore = store,
+        **enqueue: Any,
     ) -> Ran:
-        rollout_id = (await store.enqueue_rollout(input, **enqueue)).rollout_id
+        rollout_id = (await on.enqueue_rollout(input, **enqueue)).rollout_id
         runner = LitAgentRunner(OtelTracer(), max_rollouts=attempts)
-        with runner.run_context(agent=agent, store=store, hooks=hooks):
+        with runner.run_context(agent=agent, store=on, hooks=hooks):
             await runner.iter()
-        return await look_at(store, rollout_id)
+        return await look_at(on, rollout_id)
 
     return run
 

@@ -1,6 +1,5 @@
 import asyncio
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +9,9 @@ from lightning_core.runner import LitAgentRunner, heartbeats
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, Rollout, RolloutConfig
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import RunAgent
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -64,7 +66,7 @@ async def test_cancelled_rollout_ends_with_its_reason_and_keeps_its_spans(store:
 
 
 async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_called(
-    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch, run_agent: "RunAgent"
 ) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     called = []
@@ -78,38 +80,9 @@ async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_call
             await store.update_rollout(rollout.rollout_id, status="cancelled")
             await settle()
 
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store, hooks=Canceller()):
-        await runner.iter()
+    await run_agent(agent, "task", on=store, hooks=Canceller())
 
     assert called == []
-
-
-async def test_sync_agent_of_a_cancelled_rollout_is_abandoned(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    started, release = Started(), threading.Event()
-
-    @rollout
-    def agent(task: str) -> float:
-        if task == "first":
-            release.wait(20)
-        return 1.0
-
-    first = await store.enqueue_rollout("first")
-    second = await store.enqueue_rollout("second")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=agent, store=store, hooks=started):
-        running = asyncio.create_task(runner.iter())
-        await started.rollout_ids.get()
-        await store.update_rollout(first.rollout_id, status="cancelled")
-        await running
-    release.set()
-
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[second.rollout_id], timeout=0)
-    assert ended.status == "succeeded"
-    assert "lightning.agent_abandoned" in caplog.text
 
 
 async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
@@ -133,41 +106,8 @@ async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
     assert "lightning.late_result" in caplog.text
 
 
-async def test_each_runner_hears_of_its_own_rollout_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
-    cut_short = []
-
-    class Watched(InMemoryLightningStore):
-        async def wait_for_rollouts(self, **wanted: Any) -> Any:
-            try:
-                return await super().wait_for_rollouts(**wanted)
-            except asyncio.CancelledError:
-                cut_short.append(wanted)
-                raise
-
-    store, started = Watched(), Started()
-    queued = [await store.enqueue_rollout("task") for _ in range(3)]
-
-    async def work(number: int) -> None:
-        runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0)
-        with runner.run_context(agent=endless, store=store, worker_id=number, hooks=started):
-            await runner.iter()
-
-    left = {asyncio.create_task(work(number)) for number in range(3)}
-    for _ in queued:
-        await started.rollout_ids.get()
-    await settle()
-    for number, each in enumerate(queued):
-        await store.update_rollout(each.rollout_id, status="cancelled")
-        if number:
-            await store.delete_rollouts([each.rollout_id])
-        stopped, left = await asyncio.wait(left, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-        assert len(stopped) == 1
-    assert cut_short == []
-
-
 async def test_runner_whose_store_cannot_be_listened_to_works_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run_agent: "RunAgent"
 ) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
 
@@ -181,16 +121,15 @@ async def test_runner_whose_store_cannot_be_listened_to_works_on(
         return 1.0
 
     store = Mute()
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    await run_agent(agent, "task", on=store)
 
     assert [each.status for each in await store.query_rollouts()] == ["succeeded"]
     assert "lightning.rollout_not_watched" in caplog.text
 
 
-async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeout_that_the_store_notices_first_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, run_agent: "RunAgent"
+) -> None:
     monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     store = InMemoryLightningStore()
 
@@ -199,13 +138,9 @@ async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: py
         await store.update_attempt(rollout.rollout_id, "latest", status="timeout")
         await asyncio.Event().wait()
 
-    queued = await store.enqueue_rollout("task", config=RolloutConfig(timeout_seconds=60))
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    ran = await run_agent(agent, "task", config=RolloutConfig(timeout_seconds=60), on=store)
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = ran.attempt
     assert attempt.status == "timeout"
     assert attempt.metadata == {"failure": {"type": "AgentTimeout", "message": "the agent ran longer than 60 s"}}
 

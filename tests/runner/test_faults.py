@@ -220,7 +220,7 @@ async def test_rollout_that_had_too_many_faults_says_so(run_agent: "RunAgent", s
     assert describe_failure(ran.rollout) == told
 
 
-async def test_resources_that_are_gone_are_a_fault() -> None:
+async def test_resources_that_are_gone_are_a_fault(run_agent: "RunAgent") -> None:
     class Forgetful(InMemoryLightningStore):
         async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
             return None
@@ -231,20 +231,16 @@ async def test_resources_that_are_gone_are_a_fault() -> None:
 
     store = Forgetful()
     update = await store.add_resources({"prompt": PromptTemplate(template="x")})
-    queued = await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    ran = await run_agent(agent, "task", on=store)
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = ran.attempt
     assert attempt.metadata == {
-        "fault": f"Fault: the resources {update.resources_id} of rollout {queued.rollout_id} are not there"
+        "fault": f"Fault: the resources {update.resources_id} of rollout {ran.rollout.rollout_id} are not there"
     }
 
 
 @pytest.mark.parametrize("returned", [False, True], ids=["recorded", "returned"])
-async def test_spans_that_cannot_be_stored_are_a_fault(returned: bool) -> None:
+async def test_spans_that_cannot_be_stored_are_a_fault(returned: bool, run_agent: "RunAgent") -> None:
     class Full(InMemoryLightningStore):
         async def add_many_spans(self, spans: Any) -> list[Span]:
             raise OSError("no space left")
@@ -255,13 +251,9 @@ async def test_spans_that_cannot_be_stored_are_a_fault(returned: bool) -> None:
         return [span] if returned else 1.0
 
     store = Full()
-    queued = await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
+    ran = await run_agent(agent, "task", on=store)
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = ran.attempt
     assert attempt.metadata == {"fault": "OSError: no space left"}
     (again,) = await store.query_rollouts()
     assert again.status == "requeuing"

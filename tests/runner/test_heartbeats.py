@@ -395,14 +395,6 @@ async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_th
     assert len(store.threads) == 4
 
 
-async def test_worker_that_sends_no_heartbeats_tells_no_statistics() -> None:
-    store = HeardStore()
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0)
-    runner.statistics = lambda: {"failed": 1}
-    await run_one(store, runner, succeeds)
-    assert store.threads == []
-
-
 # What a heartbeat finds out
 
 

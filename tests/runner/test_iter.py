@@ -132,45 +132,6 @@ async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_reco
 # Retries, and results that come too late
 
 
-async def test_result_of_an_attempt_that_was_given_up_changes_nothing(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first attempt returns when the second one has succeeded."""
-    second_is_done = asyncio.Event()
-
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> float:
-        if rollout.attempt.sequence_id == 2:
-            return 1.0
-        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="timeout")
-        await second_is_done.wait()
-        return 0.0
-
-    class Watcher(Endings):
-        async def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, reward: float | None) -> None:
-            await super().lightning_rollout_end(rollout, attempt, reward)
-            second_is_done.set()
-
-    endings = Watcher(store)
-    hooks = Hooks([endings])
-    config = RolloutConfig(max_attempts=2, retry_condition=["timeout"])
-    queued = await store.enqueue_rollout("task", config=config)
-
-    async def run(worker_id: int) -> None:
-        runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-        with runner.run_context(agent=agent, store=store, worker_id=worker_id, hooks=hooks):
-            await runner.iter()
-
-    await asyncio.gather(run(0), run(1))
-
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
-    assert ended.status == "succeeded"
-    attempts = await store.query_attempts(queued.rollout_id)
-    assert [each.status for each in attempts] == ["timeout", "succeeded"]
-    assert endings.told == [("task", "succeeded", "succeeded", 1.0)]
-    assert "lightning.late_result" in caplog.text
-
-
 # A store that fails
 
 
@@ -221,27 +182,6 @@ async def test_hook_is_told_of_each_attempt_when_its_outcome_is_stored(
 
     assert endings.told == [("task", "requeuing", "failed", None), ("task", "succeeded", "succeeded", 0.5)]
     assert endings.stored == ["failed", "succeeded"]
-
-
-async def test_hook_that_raises_disturbs_neither_the_rollout_nor_the_runner(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Broken:
-        def lightning_rollout_end(self) -> None:
-            raise RuntimeError("broken hook")
-
-    endings = Endings(store)
-    hooks = Hooks([Broken(), endings])
-    for number in range(2):
-        await store.enqueue_rollout(number)
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=succeeds, store=store, hooks=hooks):
-        await runner.iter()
-
-    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "succeeded"]
-    assert len(endings.told) == 2
-    assert [(failure.hook, failure.count) for failure in hooks.failures] == [("lightning_rollout_end", 2)]
-    assert caplog.text.count("lightning.plugin_failed") == 1
 
 
 # Its own life

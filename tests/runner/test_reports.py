@@ -14,7 +14,7 @@ from lightning_core.tracer import OtelTracer, trace
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, Span
 
 if TYPE_CHECKING:
-    pass
+    from tests.runner.conftest import RunAgent
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -33,7 +33,7 @@ class Endings:
         self.spans = spans
 
 
-async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost() -> None:
+async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost(run_agent: "RunAgent") -> None:
     class Contended(InMemoryLightningStore):
         """Somebody else is always a moment faster."""
 
@@ -47,18 +47,16 @@ async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost() -> 
         raise ValueError("no answer")
 
     store = Contended()
-    queued = await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    ran = await run_agent(agent, "task", on=store)
+    attempt = ran.attempt
     assert attempt.metadata is not None
     assert attempt.metadata.keys() == {"node", "failure"}
 
 
 @pytest.mark.parametrize("how", ["queued again", "begun anew"])
-async def test_hook_is_told_no_reward_of_an_attempt_that_was_given_up(store: InMemoryLightningStore, how: str) -> None:
+async def test_hook_is_told_no_reward_of_an_attempt_that_was_given_up(
+    store: InMemoryLightningStore, how: str, run_agent: "RunAgent"
+) -> None:
     @rollout
     async def agent(task: Any, rollout: AttemptedRollout) -> float:
         if how == "queued again":
@@ -68,10 +66,7 @@ async def test_hook_is_told_no_reward_of_an_attempt_that_was_given_up(store: InM
         return 1.0
 
     endings = Endings()
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store, hooks=endings):
-        await runner.iter()
+    await run_agent(agent, "task", on=store, hooks=endings)
 
     status = "queuing" if how == "queued again" else "preparing"
     assert endings.told == [(status, "succeeded", None)]
@@ -101,7 +96,9 @@ class RepeatingOnce(InMemoryLightningStore):
         return await super().add_many_spans(spans) if self.repeats else stored
 
 
-async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(
+    monkeypatch: pytest.MonkeyPatch, run_agent: "RunAgent"
+) -> None:
     monkeypatch.setattr(trace, "LINGER_SECONDS", 0)
     store, endings = RepeatingOnce(), Endings()
 
@@ -113,10 +110,7 @@ async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(monkeyp
         emit_message("thinking")
         emit_reward(0.75)
 
-    await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store, hooks=endings):
-        await runner.iter()
+    await run_agent(agent, "task", on=store, hooks=endings)
 
     assert endings.told == [("succeeded", "succeeded", 0.75)]
     assert [span.sequence_id for span in endings.spans] == [1, 2, 3]

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import LitAgent, rollout
-from lightning_core.emitter import find_final_reward
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
@@ -30,22 +29,6 @@ async def test_resources_of_a_step_become_the_latest(store: InMemoryLightningSto
     latest = await store.get_latest_resources()
     assert latest is not None
     assert first.resources_id == second.resources_id == latest.resources_id
-
-
-async def test_steps_of_one_runner_may_overlap(store: InMemoryLightningStore) -> None:
-    meeting = asyncio.Barrier(3)
-
-    @rollout
-    async def agent(task: float) -> float:
-        await meeting.wait()
-        return task
-
-    runner = LitAgentRunner(OtelTracer())
-    with runner.run_context(agent=agent, store=store):
-        ended = await asyncio.gather(*(runner.step(number) for number in (1.0, 2.0, 3.0)))
-
-    rewards = [find_final_reward(await store.query_spans(each.rollout_id)) for each in ended]
-    assert rewards == [1.0, 2.0, 3.0]
 
 
 class Endless(LitAgent[Any]):
@@ -94,17 +77,6 @@ async def test_step_that_is_cancelled_leaves_no_work_for_others(
         (ended,) = await store.query_rollouts()
         assert ended.status == "cancelled"
         assert await store.dequeue_rollout() is None
-
-
-async def test_step_whose_rollout_somebody_cancelled_returns_it(store: InMemoryLightningStore) -> None:
-    @rollout
-    async def agent(task: Any, rollout: Rollout) -> None:
-        await store.update_rollout(rollout.rollout_id, status="cancelled")
-        await asyncio.Event().wait()
-
-    runner = LitAgentRunner(OtelTracer())
-    with runner.run_context(agent=agent, store=store):
-        assert (await runner.step("task")).status == "cancelled"
 
 
 async def test_step_without_heartbeats_of_its_own_shares_those_of_iter(

@@ -190,24 +190,6 @@ async def test_async_agent_that_refuses_to_be_cancelled_is_abandoned(
     assert counts_of(worker) == (1, 0)
 
 
-async def test_coroutine_behind_a_plain_function_has_the_same_time(
-    run_agent: "RunAgent", loop_clock: "LoopClock"
-) -> None:
-    cancelled = []
-
-    async def forever() -> None:
-        loop_clock.advance(LIMIT_SECONDS)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.append(True)
-
-    ran = await run_agent(rollout(lambda task: forever()), config=LIMITED)
-
-    assert (ran.attempt.status, ran.failure) == ("timeout", TIMED_OUT)
-    assert cancelled
-
-
 async def test_runner_that_is_cancelled_tells_of_the_thread_that_it_leaves_behind(
     store: InMemoryLightningStore,
 ) -> None:

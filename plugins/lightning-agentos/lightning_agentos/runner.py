@@ -30,7 +30,7 @@ class AgentOSRunner(LitAgentRunner[Any]):
         tracer: See `LitAgentRunner`, as for the others.
         max_rollouts: How many rollouts `iter` runs; None for no limit.
         reward: A grader, such as `PolicyReward`.
-        heartbeat_interval: The most seconds between two signs of life while it works; three times that while it waits.
+        heartbeat_interval: The most seconds between two signs of life while it works.
 
     Raises:
         ConfigError: When the policies cannot be read, or violations are to cost reward and are not recorded.

@@ -16,7 +16,7 @@ from lightning_agentos import AgentOSRunner, PolicyReward, PolicyViolationError,
 from lightning_agents import CommandAgent, HttpAgent
 
 from lightning_core import InMemoryLightningStore, LitAgent, OtelTracer, Trainer, rollout
-from lightning_core.errors import ConfigError, NoRewards
+from lightning_core.errors import ConfigError
 from lightning_core.tracer import DummyTracer
 from lightning_core.types import Span
 
@@ -262,14 +262,6 @@ async def test_what_the_agent_returns_is_judged_too_and_another_grader_scores() 
     assert rewards(denied) == {"final": 6.0, "base": 8.0, "policy_penalty": -2.0, "a": 1.0}
 
 
-def test_a_governed_tool_is_itself_elsewhere() -> None:
-    @governed
-    def shout(text: str, *, mark: str = "!") -> str:
-        return text.upper() + mark
-
-    assert shout("no", mark="?") == "NO?"
-
-
 def test_policies_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder without policies"):
         PolicyReward(tmp_path)
@@ -295,10 +287,3 @@ def test_a_path_that_means_two_policies_is_refused(tmp_path: Path, monkeypatch: 
 def test_violations_that_are_not_recorded_cannot_cost() -> None:
     with pytest.raises(ConfigError, match="counts recorded violations"):
         AgentOSRunner(POLICY, emit_violations=False, tracer=OtelTracer(), reward=PolicyReward())
-
-
-async def test_a_grader_without_a_score_is_told_as_elsewhere() -> None:
-    with pytest.raises(NoRewards, match="must be a number, got None"):
-        await run(
-            make_agents(Database())["sync"], ["SELECT 1"], reward=PolicyReward(base_reward_fn=lambda result: None)
-        )

@@ -15,7 +15,6 @@ from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 from programs import run, run_until_timeout
 
-from lightning_core import Trainer
 from lightning_core.emitter import find_final_reward, get_rewards_from_span
 from lightning_core.errors import InvalidAgent
 from lightning_core.registry import default_registry
@@ -266,14 +265,3 @@ async def test_service_calls_its_model_and_reports_through_the_proxy(service: Se
 def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidAgent, match=message):
         HttpAgent(**{"url": "http://host/", **options})
-
-
-@pytest.mark.slow
-async def test_services_are_asked_by_runner_processes(service: Service) -> None:
-    agent = HttpAgent(service.url)
-    trainer = Trainer(algorithm="baseline", strategy="processes", n_runners=2)
-
-    result = await asyncio.to_thread(trainer.fit, agent, ["a", "b"])
-
-    assert result.metrics == {"train_reward": 1.0}
-    assert sorted(body["task"] for body in service.bodies) == ["a", "b"]

@@ -81,7 +81,8 @@ async def test_timeout_leaves_what_the_program_had_said_in_a_span(tmp_path: Path
     assert said.endswith("was stopped before its end; its stderr ends with: thinking")
 
 
-async def test_cancelled_rollout_ends_its_program(marker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["rollout", "runner"])
+async def test_cancelling_ends_the_program(marker: str, tmp_path: Path, what: str) -> None:
     ready, store = tmp_path / "ready", InMemoryLightningStore()
     queued = await store.enqueue_rollout(None)
     runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
@@ -89,23 +90,13 @@ async def test_cancelled_rollout_ends_its_program(marker: str, tmp_path: Path) -
         going = asyncio.create_task(runner.iter())
         assert await begun(ready.exists)
         assert alive(marker)
-        await store.update_rollout(queued.rollout_id, status="cancelled")
-        await going
-
-    assert until(lambda: not alive(marker))
-
-
-async def test_cancelled_runner_ends_its_program(marker: str, tmp_path: Path) -> None:
-    ready, store = tmp_path / "ready", InMemoryLightningStore()
-    await store.enqueue_rollout(None)
-    runner = LitAgentRunner(OtelTracer(instrument=()))
-    with runner.run_context(agent=shell(family(marker, ready)), store=store):
-        going = asyncio.create_task(runner.iter())
-        assert await begun(ready.exists)
-        going.cancel()
+        if what == "rollout":
+            await store.update_rollout(queued.rollout_id, status="cancelled")
+        else:
+            going.cancel()
         await asyncio.wait((going,))
 
-    assert going.cancelled()
+    assert going.cancelled() is (what == "runner")
     assert until(lambda: not alive(marker))
 
 

@@ -9,15 +9,13 @@ from openai import AsyncOpenAI
 
 from lightning_apo.candidate import MEASURED, Result
 from lightning_apo.endpoint import Endpoint
-from lightning_apo.inputs import digest, split_samples
+from lightning_apo.growth import Tools
+from lightning_apo.inputs import digest
 from lightning_apo.messages import critic_request, editor_request, find_mark
 from lightning_apo.models import PromptModel
 from lightning_apo.plan import Options, Plan
 from lightning_apo.prompt_search import PromptSearch
-from lightning_apo.saved import SavedSearch
 from lightning_apo.search import SEARCH_VERSION, BeamSearch
-from lightning_apo.tools import Tools, Trials
-from lightning_core.adapter import TraceToMessages
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, InvalidInput, NoBestYet, NoRewards
 from lightning_core.types import Dataset, NamedResources, PromptTemplate
@@ -169,54 +167,35 @@ class APO(PromptSearch[Options, Plan]):
             AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
             NoRewards: When no prompt gives a reward.
         """
-        resources = self.get_initial_resources() or {}
-        prompts = self._tuned_prompts(resources)
         plan = self.plan(train_dataset, val_dataset)
-        train, val = split_samples(train_dataset, val_dataset, algorithm="apo")
-        if train_dataset is not None and (left_out := len(train_dataset) - len(train)):
-            logger.warning(
-                "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too", left_out
-            )
         logger.info("lightning.apo_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
-        proxy, templates = self.get_llm_proxy(), (self._critic_request.source, self._editor_request.source)
-        about = self._about(
-            prompts,
-            train,
-            val,
-            n_train=len(train),
-            n_val=len(val),
-            search=SEARCH_VERSION,
-            **dict(zip(("critic_template", "editor_template"), map(digest, templates), strict=True)),
-        )
-        saved = await SavedSearch.open(self.get_store(), about, counts_calls=not self._endpoint.is_behind(proxy))
-        trials = Trials(
-            self.get_store(),
-            resources,
-            search_key=saved.name,
-            timeout_seconds=self._options.rollout_batch_timeout,
-            config=self.get_rollout_config(),
-        )
-        adapter = self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
-        temperature = self._options.diversity_temperature
-        async with self._endpoint.open(self.get_store(), proxy) as client:
-            tools = Tools(
-                options=self._options,
-                prompts=prompts,
-                trials=trials,
-                critic=PromptModel(client, self._options.gradient_model, temperature, self._critic_request),
-                editor=PromptModel(client, self._options.apply_edit_model, temperature, self._editor_request),
-                adapter=adapter,
-                saved=saved,
-                train=train,
-                val=val,
-            )
+        depends_on = {
+            "search": SEARCH_VERSION,
+            "critic_template": digest(self._critic_request.source),
+            "editor_template": digest(self._editor_request.source),
+        }
+        timeout_seconds = self._options.rollout_batch_timeout
+        async with self._setting(
+            self._tools, train_dataset, val_dataset, depends_on=depends_on, timeout_seconds=timeout_seconds
+        ) as tools:
+            if train_dataset is not None and (left_out := len(train_dataset) - len(tools.train)):
+                logger.warning(
+                    "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too",
+                    left_out,
+                )
             try:
                 await self._search(BeamSearch(tools), tools)
             except NoRewards:
                 # Its rollouts have ended; the next run asks for new ones.
-                await saved.try_again()
+                await tools.saved.try_again()
                 raise
-        await saved.end()
+            await tools.saved.end()
+
+    def _tools(self, *, client: AsyncOpenAI, **setting: Any) -> Tools:
+        options = self._options
+        critic = PromptModel(client, options.gradient_model, options.diversity_temperature, self._critic_request)
+        editor = PromptModel(client, options.apply_edit_model, options.diversity_temperature, self._editor_request)
+        return Tools(critic=critic, editor=editor, **setting)
 
     def _tuned_prompts(self, resources: NamedResources) -> dict[str, PromptTemplate]:
         tuned = super()._tuned_prompts(resources)
@@ -235,18 +214,18 @@ class APO(PromptSearch[Options, Plan]):
             await saved.keep(search.state())
         else:
             search.restore(saved.state)
-        self._tell(search)
+        self._tell(search, tools)
         while search.goes_on:
             await search.advance()
             await saved.keep(search.state())
-            self._tell(search, step=search.round_number)
+            self._tell(search, tools, step=search.round_number)
         await search.conclude()
         await tools.trials.publish(search.best)
-        self._tell(search)
+        self._tell(search, tools)
         logger.info("lightning.apo_ended best=%d: %s", search.best.number, search.result)
 
-    def _tell(self, search: BeamSearch, *, step: int | None = None) -> None:
+    def _tell(self, search: BeamSearch, tools: Tools, *, step: int | None = None) -> None:
         self._result = search.result
         # What cannot be said of this best prompt must not stay from an earlier one.
         metrics = {**dict.fromkeys(MEASURED), **search.metrics}
-        self.report(metrics, step=step, best_resources=search.best.resources)
+        self.report(metrics, step=step, best_resources=tools.trials.bundle(search.best.texts))

@@ -10,7 +10,7 @@ from lightning_core.algorithm.estimates import (
     estimate,
     paired_difference,
 )
-from lightning_core.types import NamedResources, PromptTemplate
+from lightning_core.types import PromptTemplate
 
 Texts = Mapping[str, str]
 """Prompt name -> template, of all prompts that are tuned, always in the same order."""
@@ -21,10 +21,8 @@ class Candidate:
     """A prompt that was tried, or is about to be; several where a bundle has several."""
 
     texts: Texts
-    resources: NamedResources
-    """The whole bundle that the agent is given."""
     resources_id: str
-    """Where the store has it."""
+    """Where the store has the bundle with them that the agent is given."""
     number: int = -1
     """Counts the candidates in the order in which they were found, from 0, the first prompt; -1 until it is known."""
     round_number: int = 0

@@ -39,13 +39,10 @@ class Endpoint:
         api_key: str | None,
     ) -> None:
         for name, value in (("base_url", base_url), ("api_key", api_key)):
-            if value is None:
-                continue
-            if client is not None:
+            if value is not None and client is not None:
                 raise ValueError(f"{name} and async_openai_client are both given; the client has its own, so leave one")
-            if not isinstance(value, str) or not value.strip():
-                got = "an empty text" if isinstance(value, str) else f"a {type(value).__name__}"
-                raise ValueError(f"{name} is {got}; give a text, or leave it out for the environment's")
+            if value is not None and not value.strip():
+                raise ValueError(f"{name} is empty; give a text, or leave it out for the environment's")
         self._algorithm = algorithm
         self._models = models
         self._client = client
@@ -87,17 +84,11 @@ class Endpoint:
         counted = [] if budget is None else [name for name in budget.limits if name != "seconds"]
         if proxy is None or not counted or self.is_behind(proxy):
             return
-        limits = f"the budget limits {', '.join(counted)}, and {self._algorithm}"
-        if self._is_given:
-            raise InvalidInput(
-                f"{limits} has an endpoint of its own, whose calls the model proxy cannot "
-                "count: leave async_openai_client, base_url and api_key out, and put the models into the model_list"
-            )
-        missing = ", ".join(sorted(set(self._models.values()) - set(proxy.models())))
         raise InvalidInput(
-            f"{limits} asks {missing}, which the model proxy does not serve (it serves "
-            f"{', '.join(proxy.models()) or 'no model'}): put it into the model_list, or name another "
-            f"{' and '.join(self._models)}"
+            f"the budget limits {', '.join(counted)}, and the model proxy does not see the calls that "
+            f"{self._algorithm} makes to {' and '.join(dict.fromkeys(self._models.values()))} (it serves "
+            f"{', '.join(proxy.models()) or 'no model'}): put these into the model_list, and leave "
+            "async_openai_client, base_url and api_key out"
         )
 
     def _make_client(self) -> AsyncOpenAI:

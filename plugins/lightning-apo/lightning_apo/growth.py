@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
 from lightning_apo.inputs import seed_of, shuffled
-from lightning_apo.models import Answer, ModelFailed, unwrapped, why_unusable
-from lightning_apo.tools import Tools
+from lightning_apo.models import Answer, ModelFailed, PromptModel, unwrapped, why_unusable
+from lightning_apo.plan import Options
+from lightning_apo.tools import Setting
 from lightning_core.algorithm import Batch
 
 T = TypeVar("T")
@@ -58,6 +60,27 @@ Step = tuple[Texts, Edit]
 def key_of(texts: Texts) -> Key:
     """Return what tells candidates apart."""
     return tuple(texts.values())
+
+
+COUNTED = (
+    "rejected",
+    "duplicates",
+    "lost_branches",
+    "lost_rounds",
+    "critic_calls",
+    "editor_calls",
+    "own_input_tokens",
+    "own_output_tokens",
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class Tools(Setting):
+    """All that a search and its rounds share."""
+
+    options: Options
+    critic: PromptModel
+    editor: PromptModel
 
 
 class Growth:
@@ -146,8 +169,8 @@ class Growth:
 
     async def _criticise(self, start: Candidate, experiments: Sequence[Experiment], place: str, seed: int) -> str:
         tools = self._tools
-        reviewed = [tools.shown(name, start.texts) for name in self._edited]
-        others = [tools.shown(name, start.texts) for name in self._others]
+        reviewed = [tools.shown(name, start.texts[name]) for name in self._edited]
+        others = [tools.shown(name, start.texts[name]) for name in self._others]
 
         async def criticise() -> Answer:
             async with self._models:
@@ -161,7 +184,7 @@ class Growth:
     async def _edit(self, parent: Texts, critique: str, place: str, key: tuple[str | int, ...]) -> Edit:
         """Have each prompt edited that the critique is about."""
         tools = self._tools
-        shown = {name: tools.shown(name, parent) for name in (*self._edited, *self._others)}
+        shown = {name: tools.shown(name, parent[name]) for name in (*self._edited, *self._others)}
 
         async def rewrite(name: str) -> Answer:
             beside = [prompt for other, prompt in shown.items() if other != name]
@@ -182,7 +205,7 @@ class Growth:
         answers = await concurrently(edited(name) for name in self._edited)
         texts = {**parent, **dict(zip(self._edited, answers, strict=True))}
         for name in self._edited:
-            if reason := why_unusable(texts[name], tools.prompt(name, parent)):
+            if reason := why_unusable(texts[name], tools.prompt(name, parent[name])):
                 logger.info("lightning.apo_edit_rejected place=%s prompt=%s: %s", place, name, reason)
                 return Rejected(reason)
         return texts

@@ -5,8 +5,23 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, Temperature
+from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, SearchPlan, Temperature
 from lightning_core.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(SearchPlan):
+    """The most that a search does. It does less where edits are equal or rejected, or there is nothing left to measure.
+
+    The held-out test of the trainer comes on top, and so do the calls that the agent itself makes in each rollout.
+    """
+
+    held_samples: int
+    """Validation samples that no search sees: the gain is tested on them, at the end."""
+    critic_calls: int
+    """Requests to the model that criticises. Where one fails for good, another one takes the place of an edit."""
+    editor_calls: int
+    """Requests to the model that edits."""
 
 
 class Options(SearchOptions):
@@ -37,7 +52,7 @@ class Options(SearchOptions):
         """Which prompts are edited in a round, the first of which is 1: all of them, or each in its turn."""
         return list(names) if self.jointly else [names[(round_number - 1) % len(names)]]
 
-    def plan(self, *, n_train: int, n_val: int, n_prompts: int = 1) -> "Plan":
+    def plan(self, *, n_train: int, n_val: int, n_prompts: int = 1) -> Plan:
         """See `SearchOptions.plan`.
 
         Raises:
@@ -59,44 +74,14 @@ class Options(SearchOptions):
                     "lower beam_width or branch_factor"
                 )
             rollouts = min(rollouts, limit)
-        edits_of_a_branch = n_prompts if self.jointly else 1
+        critic_calls = rounds * width
+        editor_calls = rounds * branches * (n_prompts if self.jointly else 1)
         return Plan(
             rollouts=rollouts,
+            model_calls=critic_calls + editor_calls,
+            asks=f"{critic_calls:,} critiques by {self.gradient_model}, {editor_calls:,} edits by "
+            f"{self.apply_edit_model}",
             held_samples=held,
-            critic_calls=rounds * width,
-            editor_calls=rounds * branches * edits_of_a_branch,
-            gradient_model=self.gradient_model,
-            apply_edit_model=self.apply_edit_model,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The most that a search does. It does less where edits are equal or rejected, or there is nothing left to measure.
-
-    The held-out test of the trainer comes on top, and so do the calls that the agent itself makes in each rollout.
-    """
-
-    rollouts: int
-    """On training and on validation samples."""
-    held_samples: int
-    """Validation samples that no search sees: the gain is tested on them, at the end."""
-    critic_calls: int
-    """Requests to the model that criticises. What a client sends again after a failure is not counted. Where one fails
-    for good, another one takes the place of an edit."""
-    editor_calls: int
-    """Requests to the model that edits."""
-    gradient_model: str
-    apply_edit_model: str
-
-    @property
-    def model_calls(self) -> int:
-        """All requests to models, but for the agent's own."""
-        return self.critic_calls + self.editor_calls
-
-    def __str__(self) -> str:
-        return (
-            f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own "
-            f"({self.critic_calls:,} critiques by {self.gradient_model}, "
-            f"{self.editor_calls:,} edits by {self.apply_edit_model})"
+            critic_calls=critic_calls,
+            editor_calls=editor_calls,
         )

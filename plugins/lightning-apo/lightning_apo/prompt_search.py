@@ -1,13 +1,18 @@
 """What the searches for better prompts have in common: `APO`, and `GEPA` of lightning-gepa."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lightning_apo.endpoint import Endpoint
 from lightning_apo.inputs import digest_of_all, split_samples, tuned_prompts
+from lightning_apo.saved import SavedSearch
+from lightning_apo.tools import Setting, Trials
+from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
 from lightning_core.types import Dataset, NamedResources, PromptTemplate
 
@@ -21,6 +26,21 @@ PromptNames = Annotated[
     BeforeValidator(lambda names: tuple(names) or 0 if isinstance(names, list | tuple) else names),
     Field(description="a list of names of prompts, or none for all of them"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """The most that a search does; the held-out test and the agent's own calls come on top. Its text is one line."""
+
+    rollouts: int
+    """On training and on validation samples."""
+    model_calls: int
+    """All requests to models, but for the agent's own. What a client sends again after a failure is not counted."""
+    asks: str
+    """Which models these go to."""
+
+    def __str__(self) -> str:
+        return f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own ({self.asks})"
 
 
 class SearchOptions(BaseModel):
@@ -45,7 +65,8 @@ class SearchOptions(BaseModel):
         raise NotImplementedError
 
 
-P = TypeVar("P")
+S = TypeVar("S", bound=Setting)
+P = TypeVar("P", bound=SearchPlan)
 O = TypeVar("O", bound=SearchOptions)  # noqa: E741
 
 
@@ -86,12 +107,55 @@ class PromptSearch(Algorithm, Generic[O, P]):
     def _tuned_prompts(self, resources: NamedResources) -> dict[str, PromptTemplate]:
         return tuned_prompts(resources, getattr(self._options, "prompt_names", None), algorithm=self.called)
 
-    def _about(
-        self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any], **more: Any
-    ) -> dict[str, Any]:
-        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
-        about = self._options.model_dump() | more
+    @asynccontextmanager
+    async def _setting(
+        self,
+        make: Callable[..., S],
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        *,
+        depends_on: Mapping[str, Any] | None = None,
+        keeps_answers: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> AsyncIterator[S]:
+        """Give what a search works with to an `async with` block.
+
+        Args:
+            make: Makes it of the fields of a `Setting`, the `options`, and a `client` of the models.
+            train_dataset: See `Algorithm.run`.
+            val_dataset: See `Algorithm.run`.
+            depends_on: What the search depends on besides its options, prompts and samples.
+            keeps_answers: See `SavedSearch`.
+            timeout_seconds: See `Trials`.
+        """
+        store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
+        prompts = self._tuned_prompts(resources)
+        train, val = split_samples(train_dataset, val_dataset, algorithm=self.called)
+        about = self._options.model_dump() | dict(depends_on or {})
         about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
         about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
-        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
-        return cleaned
+        saved = await SavedSearch.open(
+            store,
+            json.loads(json.dumps(about)),  # as the store gives it back
+            counts_calls=not self._endpoint.is_behind(proxy),
+            algorithm=self.called,
+            keeps_answers=keeps_answers,
+        )
+        trials = Trials(
+            store,
+            resources,
+            search_key=saved.name,
+            timeout_seconds=timeout_seconds,
+            config=self.get_rollout_config(),
+        )
+        async with self._endpoint.open(store, proxy) as client:
+            yield make(
+                options=self._options,
+                prompts=prompts,
+                trials=trials,
+                saved=saved,
+                client=client,
+                adapter=self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages(),
+                train=train,
+                val=val,
+            )

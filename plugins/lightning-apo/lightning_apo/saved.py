@@ -74,8 +74,8 @@ class SavedSearch:
 
     @property
     def name(self) -> str:
-        """Names what is done in this run of the search."""
-        return f"{self.key}/{self.tries}" if self.tries else self.key
+        """Names what is done in this run of the search; with answers that hold for all of it, in all of its runs."""
+        return f"{self.key}/{self.tries}" if self.tries and not self.keeps_answers else self.key
 
     async def keep(self, state: dict[str, Any]) -> None:
         """Keep the state as of a step that has ended."""
@@ -109,4 +109,6 @@ class SavedSearch:
         await self.store.save_state(self.algorithm, saved)
 
     def _step(self) -> str:
-        return self.key if self.keeps_answers else f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"
+        return (
+            self.name if self.keeps_answers else f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"
+        )

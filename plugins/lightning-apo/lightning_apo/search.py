@@ -5,21 +5,23 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lightning_apo.candidate import Candidate, Result, Texts, best_first, compare, proves_gain
-from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
+from lightning_apo.growth import COUNTED, Edit, Growth, Key, Rejected, Tools, concurrently, key_of
 from lightning_apo.inputs import seed_of, shuffled
 from lightning_apo.models import ModelFailed
-from lightning_apo.tools import HELD, Tools
+from lightning_apo.tools import HELD
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate, paired_difference, without_interval
 from lightning_core.errors import AlgorithmError, NoRewards
 
 logger = logging.getLogger(__name__)
 
-SEARCH_VERSION = 4
-"""Another one where the same rewards lead to other prompts: a run that was begun with it begins anew."""
+SEARCH_VERSION = 5
+"""Another one where the same rewards lead to other prompts, or a state has another form: a run that was begun with it
+begins anew."""
 
 FINALISTS = 4
 """How many of the best prompts the rollouts are for that are left after the last round."""
@@ -69,11 +71,12 @@ class BeamSearch:
         both = [reward for reward, other in zip(after, before, strict=True) if other is not None]
         chosen = best.score if best is self._first else without_interval(best.score)
         return Result(
-            best_prompts={name: self._tools.prompt(name, best.texts) for name in self._tools.prompts},
+            best_prompts={name: self._tools.prompt(name, text) for name, text in best.texts.items()},
             score=chosen if gain is None else estimate(both),
             gain=gain,
             rejections=dict(self._tools.rejections),
-            counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},
+            counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **dict.fromkeys(COUNTED, 0)}
+            | self._tools.counts,
             history=tuple(self._candidates.values()),
             is_proven=gain is not None and proves_gain(before, after),
         )
@@ -243,14 +246,7 @@ class BeamSearch:
         return {
             "round": self.round_number,
             "candidates": [
-                {
-                    "texts": dict(each.texts),
-                    "resources_id": each.resources_id,
-                    "round": each.round_number,
-                    "parent": each.parent,
-                    "rewards": [[sample, each.rewards[sample]] for sample in sorted(each.rewards)],
-                }
-                for each in self._candidates.values()
+                asdict(each) | {"rewards": sorted(each.rewards.items())} for each in self._candidates.values()
             ],
             "untrained": self._untrained,
             "beam": [candidate.number for candidate in self._beam],
@@ -265,15 +261,8 @@ class BeamSearch:
         """Go on from a state."""
         tools = self._tools
         for each in state["candidates"]:
-            candidate = Candidate(
-                texts={name: each["texts"][name] for name in tools.prompts},
-                resources=tools.trials.bundle(each["texts"]),
-                resources_id=each["resources_id"],
-                round_number=each["round"],
-                parent=each["parent"],
-                rewards=dict(each["rewards"]),
-            )
-            self._admit(candidate)
+            texts = {name: each["texts"][name] for name in tools.prompts}
+            self._admit(Candidate(**{**each, "texts": texts, "rewards": dict(each["rewards"])}))
         numbered = list(self._candidates.values())
         self._first, self._best = numbered[0], numbered[state["best"]]
         self._beam = [numbered[number] for number in state["beam"]]

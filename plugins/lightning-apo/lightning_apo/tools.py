@@ -4,12 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.inputs import digest
 from lightning_apo.messages import ShownPrompt
-from lightning_apo.models import Answer, PromptModel
-from lightning_apo.plan import Options
+from lightning_apo.models import Answer
 from lightning_apo.saved import SavedSearch
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Batch, run_batch
@@ -65,15 +65,14 @@ class Trials:
 
     async def enter(self, texts: Texts, parent: Candidate | None = None) -> Candidate:
         """Put prompts into the store, as a new version of the resources that was made from the parent's."""
-        resources = self.bundle(texts)
         parent_id = None if parent is None else parent.resources_id
         name = self._name("resources", texts)
-        added = await self._store.add_resources(resources, parent_id=parent_id, request_id=name)
-        return Candidate(texts=texts, resources=resources, resources_id=added.resources_id)
+        added = await self._store.add_resources(self.bundle(texts), parent_id=parent_id, request_id=name)
+        return Candidate(texts=texts, resources_id=added.resources_id)
 
     async def publish(self, candidate: Candidate) -> None:
         """Make a candidate the latest resources, which a rollout uses that names none."""
-        await self._store.update_resources(candidate.resources_id, candidate.resources)
+        await self._store.update_resources(candidate.resources_id, self.bundle(candidate.texts))
 
     async def run(
         self, candidate: Candidate, dataset: Dataset[TaskInput], samples: Sequence[int], *, mode: RolloutMode, step: str
@@ -116,33 +115,18 @@ class Trials:
         return f"{self._search_key}/{what}/{digest(json.dumps(list(texts.items())))}"
 
 
-COUNTED = (
-    "rejected",
-    "duplicates",
-    "lost_branches",
-    "lost_rounds",
-    "critic_calls",
-    "editor_calls",
-    "own_input_tokens",
-    "own_output_tokens",
-)
+@dataclass(kw_only=True, slots=True)
+class Setting:
+    """What every search works with."""
 
-
-@dataclass(slots=True)
-class Tools:
-    """All that a search and its rounds share."""
-
-    options: Options
     prompts: Mapping[str, PromptTemplate]
     """The first prompts by name, those that are tuned."""
     trials: Trials
-    critic: PromptModel
-    editor: PromptModel
-    adapter: TraceToMessages
     saved: SavedSearch
-    train: Dataset[TaskInput]
-    val: Dataset[TaskInput]
-    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
+    adapter: TraceToMessages
+    train: Dataset[Any]
+    val: Dataset[Any]
+    counts: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)
     """Why edits were rejected -> how many."""
 
@@ -152,10 +136,10 @@ class Tools:
         self.counts["own_output_tokens"] += answer.output_tokens
         return answer.text
 
-    def prompt(self, name: str, texts: Texts) -> PromptTemplate:
-        """Return one of the prompts with these texts."""
-        return self.prompts[name].model_copy(update={"template": texts[name]})
+    def prompt(self, name: str, text: str) -> PromptTemplate:
+        """Return one of the prompts with this text."""
+        return self.prompts[name].model_copy(update={"template": text})
 
-    def shown(self, name: str, texts: Texts) -> ShownPrompt:
-        """Return one of the prompts with these texts as models are shown it."""
-        return ShownPrompt.of(name, self.prompt(name, texts))
+    def shown(self, name: str, text: str) -> ShownPrompt:
+        """Return one of the prompts with this text as models are shown it."""
+        return ShownPrompt.of(name, self.prompt(name, text))

@@ -219,6 +219,7 @@ async def test_without_a_client_one_is_made_from_the_environment_when_the_run_st
         ({"resources": {"main": PromptTemplate(template="<critique>")}}, "prompt 'main' contains '<critique>'"),
         ({"train": None}, "apo needs a train_dataset, and got none"),
         ({"val": []}, "apo needs a val_dataset, and got an empty one"),
+        ({"train": VAL}, "all 20 samples of the train_dataset are in the val_dataset, too"),
     ],
 )
 async def test_what_a_run_lacks_is_named(models: ToyModels, changes: dict[str, Any], message: str) -> None:

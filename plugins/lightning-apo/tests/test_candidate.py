@@ -8,7 +8,6 @@ def candidate(number: int, *rewards: float | None) -> Candidate:
     return Candidate(
         number=number,
         texts={"main": f"prompt {number}"},
-        resources={},
         resources_id=f"rs-{number}",
         rewards=dict(enumerate(rewards)),
     )
@@ -103,3 +102,9 @@ def test_a_sample_that_one_of_two_was_not_tried_on_is_not_lost() -> None:
 
 def test_candidates_without_a_common_sample_cannot_be_compared() -> None:
     assert compare(candidate(1, 1.0, None), candidate(0, None, 1.0)) is None
+
+
+def test_lost_samples_are_taken_at_their_worst_in_a_proof() -> None:
+    assert proves_gain([0.0] * 4, [1.0] * 4)
+    assert not proves_gain([0.0] * 7, [1.0] * 4 + [None] * 3)
+    assert not proves_gain([None] * 3 + [0.0] * 4, [1.0] * 7)

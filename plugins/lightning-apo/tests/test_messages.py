@@ -52,13 +52,6 @@ async def test_the_critic_sees_task_messages_reward_and_failure(models: ToyModel
     assert "Failed: the agent gave no reward" in text
 
 
-async def test_the_template_stands_unchanged_between_its_marks(models: ToyModels) -> None:
-    text = await critic_text(models, experiment())
-    assert TEMPLATE.findall(text) == [PROMPT.template]
-    assert text.count("prompt_template>") == 2
-    assert CRITIQUE.search(text) is None
-
-
 async def test_the_editor_gets_the_template_the_critique_and_the_placeholders(models: ToyModels) -> None:
     text = await editor_text(models, PROMPT, "- Be kinder.\n- Be shorter.")
     assert TEMPLATE.findall(text) == [PROMPT.template]

@@ -47,7 +47,6 @@ class ToyModels:
     async def serving(self) -> AsyncIterator["ToyModels"]:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_post("/chat/completions", self._web_page)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -88,6 +87,3 @@ class ToyModels:
         answered = {"id": f"answer {self.answered}", "object": "chat.completion", "created": 0, "model": "m"}
         body = {**answered, "choices": [choice]}
         return self.finish(request, web.json_response(body))
-
-    async def _web_page(self, http_request: web.Request) -> web.Response:
-        return web.Response(text="<h1>Welcome</h1>", content_type="text/html")

@@ -19,24 +19,19 @@ from typing import Any
 
 from lightning_apo.candidate import Result
 from lightning_apo.endpoint import Endpoint
-from lightning_apo.inputs import split_samples
-from lightning_apo.prompt_search import PromptSearch
-from lightning_apo.saved import SavedSearch
-from lightning_apo.tools import Trials
+from lightning_apo.prompt_search import PromptSearch, SearchPlan
 from openai import AsyncOpenAI
 
-from lightning_core.adapter import TraceToMessages
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import Dataset
 from lightning_gepa.driver import optimize
-from lightning_gepa.options import Options, Plan
 from lightning_gepa.portal import Portal, run_in_thread
-from lightning_gepa.search import LimitReached, Search
+from lightning_gepa.search import LimitReached, Options, Search
 
 logger = logging.getLogger(__name__)
 
 
-class GEPA(PromptSearch[Options, Plan]):
+class GEPA(PromptSearch[Options, SearchPlan]):
     """Improves prompts by reflective evolution, with the package `gepa`.
 
     In each iteration a prompt of the pool is tried on a few training samples, a model reads how it went and rewrites
@@ -150,28 +145,11 @@ class GEPA(PromptSearch[Options, Plan]):
                 limit ends the first proposal that is to be tried on all validation samples.
             NoRewards: When the first prompts give no reward.
         """
-        store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
-        prompts = self._tuned_prompts(resources)
         plan = self.plan(train_dataset, val_dataset)
-        train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
-        level = logging.WARNING if plan.is_too_small else logging.INFO
-        logger.log(level, "lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
-        about, counts_calls = self._about(prompts, train, val), not self._endpoint.is_behind(proxy)
-        saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa", keeps_answers=True)
-        await saved.try_again()  # counts the runs of the search, this one included
-        async with self._endpoint.open(store, proxy) as client:
-            search = self._search = Search(
-                options=self._options,
-                prompts=prompts,
-                trials=Trials(
-                    store, resources, search_key=saved.key, timeout_seconds=None, config=self.get_rollout_config()
-                ),
-                saved=saved,
-                client=client,
-                adapter=self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages(),
-                train=train,
-                val=val,
-            )
+        logger.info("lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
+        async with self._setting(Search, train_dataset, val_dataset, keeps_answers=True) as search:
+            self._search = search
+            await search.saved.try_again()  # counts the runs of the search, this one included
             try:
                 await run_in_thread(partial(self._optimize, search), name="gepa")
             except LimitReached as exc:
@@ -181,15 +159,15 @@ class GEPA(PromptSearch[Options, Plan]):
                         "it, or give fewer validation samples"
                     ) from None
                 logger.info("lightning.gepa_limit_reached metric_calls=%d", search.counts["metric_calls"])
-        assert search.best is not None
-        await search.trials.publish(search.best)
-        self._tell(search, None)
-        logger.info("lightning.gepa_ended best=%d: %s", search.best.number, search.result)
-        await saved.end()
+            assert search.best is not None
+            await search.trials.publish(search.best)
+            self._tell(search, None)
+            logger.info("lightning.gepa_ended best=%d: %s", search.best.number, search.result)
+            await search.saved.end()
 
     def _optimize(self, search: Search, portal: Portal) -> None:
         optimize(search, portal, partial(self._tell, search))
 
     def _tell(self, search: Search, step: int | None) -> None:
         assert search.best is not None
-        self.report(search.metrics, step=step, best_resources=search.best.resources)
+        self.report(search.metrics, step=step, best_resources=search.trials.bundle(search.best.texts))

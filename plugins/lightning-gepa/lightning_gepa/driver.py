@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import gepa
 from gepa.core.adapter import EvaluationBatch
@@ -26,14 +27,14 @@ def optimize(search: Search, portal: Portal, tell: Callable[[int | None], None])
         portal: Runs what the search does.
         tell: Called after the first validation, and with the number of each iteration that has ended.
     """
-    options = search.options
+    options, driver = search.options, Driver(search, portal, tell)
     gepa.optimize(
         seed_candidate=search.components,
         trainset=[("train", index) for index in range(len(search.train))],
         valset=[("val", index) for index in range(len(search.val))],
-        adapter=Adapter(search, portal),
-        reflection_strategy=Reflection(search, portal),
-        callbacks=[Callbacks(search, portal, tell)],
+        adapter=driver,
+        reflection_strategy=driver,
+        callbacks=[driver],
         stop_callbacks=[lambda state: is_over(search)],
         candidate_selection_strategy=options.candidate_selection_strategy,
         reflection_minibatch_size=options.reflection_minibatch_size,
@@ -60,15 +61,21 @@ def is_over(search: Search) -> bool:
     return is_perfect or search.counts["metric_calls"] >= search.options.max_metric_calls
 
 
-class Adapter:
-    """gepa's `GEPAAdapter`: runs candidates on all runners at once."""
+@dataclass(eq=False)
+class Driver:
+    """What gepa calls.
 
-    propose_new_texts = None
+    It is gepa's `GEPAAdapter`, which runs candidates on all runners at once; its `ReflectionLM`, which has prompts
+    rewritten; and follows its loop, whose events are mappings, as `gepa.core.callbacks` describes them.
+    """
+
+    propose_new_texts: ClassVar[None] = None
     """Has to be there: without it gepa proposes nothing, and says so in its log alone."""
 
-    def __init__(self, search: Search, portal: Portal) -> None:
-        self._search = search
-        self._portal = portal
+    search: Search
+    portal: Portal
+    tell: Callable[[int | None], None]
+    pool: list[Components] = field(default_factory=list)
 
     def evaluate(self, batch: list[Sample], candidate: Components, capture_traces: bool = False) -> EvaluationBatch:
         """Run one candidate."""
@@ -76,7 +83,7 @@ class Adapter:
 
     def batch_evaluate(self, items: list[tuple[Components, list[Sample]]]) -> list[EvaluationBatch]:
         """Run several candidates."""
-        return self._portal.call(lambda: self._search.evaluate(items))
+        return self.portal.call(lambda: self.search.evaluate(items))
 
     def make_reflective_dataset(
         self, candidate: Components, eval_batch: EvaluationBatch, components_to_update: list[int]
@@ -84,58 +91,40 @@ class Adapter:
         """Return what the model that rewrites prompts is shown, of the same runs for each prompt."""
         return dict.fromkeys(components_to_update, eval_batch.trajectories)
 
-
-class Reflection:
-    """gepa's `ReflectionLM`: has prompts rewritten."""
-
-    def __init__(self, search: Search, portal: Portal) -> None:
-        self._search = search
-        self._portal = portal
-
     def reflect_many(
         self, jobs: Sequence[tuple[Components, Records, list[int]]]
-    ) -> list[tuple[ReflectionProposal, "Reflection"]]:
+    ) -> list[tuple[ReflectionProposal, "Driver"]]:
         """Return the new texts of each job; none where a text could not be used."""
-        rewritten = self._portal.call(lambda: self._search.rewrite(jobs))
+        rewritten = self.portal.call(lambda: self.search.rewrite(jobs))
         return [(ReflectionProposal(new_texts=texts), self) for texts in rewritten]
-
-
-class Callbacks:
-    """Follows gepa's loop. Events are mappings, as `gepa.core.callbacks` describes them."""
-
-    def __init__(self, search: Search, portal: Portal, tell: Callable[[int | None], None]) -> None:
-        self._search = search
-        self._portal = portal
-        self._tell = tell
-        self._pool: list[Components] = []
 
     def on_iteration_start(self, event: Any) -> None:
         """Record which iteration it is."""
-        self._search.step = event["iteration"]
+        self.search.step = event["iteration"]
 
     def on_evaluation_start(self, event: Any) -> None:
         """Record where a merge comes from."""
         if event["candidate_idx"] is None and len(event["parent_ids"]) == 2:
-            self._search.merging = self._search.find(self._pool[event["parent_ids"][0]])
+            self.search.merging = self.search.find(self.pool[event["parent_ids"][0]])
 
     def on_valset_evaluated(self, event: Any) -> None:
         """Record the best, which gepa chooses."""
-        self._pool.append(event["candidate"])
+        self.pool.append(event["candidate"])
         if event["is_best_program"]:
-            self._search.best = self._search.find(event["candidate"])
-        if not self._search.step:
+            self.search.best = self.search.find(event["candidate"])
+        if not self.search.step:
             self._report(None)
 
     def on_iteration_end(self, event: Any) -> None:
         """Report an iteration that has come to its end; gepa also calls this for one that has not."""
-        if not self._portal.has_stopped:
+        if not self.portal.has_stopped:
             self._report(event["iteration"])
 
     def _report(self, step: int | None) -> None:
         async def tell() -> None:  # gepa only logs what a callback raises
-            self._tell(step)
+            self.tell(step)
 
-        self._portal.call(tell)
+        self.portal.call(tell)
 
 
 class Log:

@@ -1,10 +1,9 @@
 """What gepa asks of the runners and of the model that rewrites prompts: the side of the search in the event loop."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from gepa.core.adapter import EvaluationBatch
 from gepa.strategies.instruction_proposal import InstructionProposalSignature as Signature
@@ -14,18 +13,56 @@ from lightning_apo.growth import Key, concurrently, key_of
 from lightning_apo.inputs import digest, seed_of
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
-from lightning_apo.saved import SavedSearch
-from lightning_apo.tools import Trials
+from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, SearchPlan, Temperature
+from lightning_apo.tools import Setting
 from openai import AsyncOpenAI
+from pydantic import Field
 
-from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Batch, RolloutOutcome, require_rewards
 from lightning_core.algorithm.estimates import estimate, without_interval
-from lightning_core.errors import AlgorithmError
-from lightning_core.types import PromptTemplate, RolloutMode
-from lightning_gepa.options import Options
+from lightning_core.errors import AlgorithmError, InvalidInput
+from lightning_core.types import RolloutMode
 
 logger = logging.getLogger(__name__)
+
+Selector = Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"]
+ModuleSelector = Literal["round_robin", "all"]
+
+
+class Options(SearchOptions):
+    """The options of `GEPA`, which says what they mean."""
+
+    reflection_lm: Model
+    temperature: Temperature
+    max_metric_calls: Count
+    reflection_minibatch_size: Count
+    candidate_selection_strategy: Selector = Field(description=f"one of {', '.join(get_args(Selector))}")
+    module_selector: ModuleSelector = Field(description=f"one of {', '.join(get_args(ModuleSelector))}")
+    n_proposals: Count
+    use_merge: Flag
+    max_merge_invocations: Count
+    perfect_score: float | None = Field(description="the highest reward that there is, or none if there is no such")
+    failure_score: float = Field(description="a number")
+    seed: Integer
+    prompt_names: PromptNames
+
+    def plan(self, *, n_train: int, n_val: int, n_prompts: int) -> SearchPlan:
+        """See `SearchOptions.plan`.
+
+        Raises:
+            InvalidInput: When that is not even one proposal.
+        """
+        least = 2 * n_val + 2 * self.reflection_minibatch_size
+        if self.max_metric_calls < least:
+            raise InvalidInput(
+                f"max_metric_calls is {self.max_metric_calls}, and the first proposal takes {least}: {n_val} "
+                f"for the first prompt on the val_dataset, twice {self.reflection_minibatch_size} for the proposal on "
+                f"training samples, and {n_val} on the val_dataset; raise it, or give fewer validation samples"
+            )
+        proposals = (self.max_metric_calls - n_val) // self.reflection_minibatch_size
+        edited = n_prompts if self.module_selector == "all" else 1
+        return SearchPlan(self.max_metric_calls, proposals * edited, self.reflection_lm)
+
 
 Sample = tuple[RolloutMode, int]
 """Which dataset, and the index in it."""
@@ -46,21 +83,12 @@ class LimitReached(Exception):
         self.mode = mode
 
 
-@dataclass(slots=True)
-class Search:
+@dataclass(kw_only=True, slots=True)
+class Search(Setting):
     """Runs candidates, asks for new texts, and knows how the search stands."""
 
     options: Options
-    prompts: Mapping[str, PromptTemplate]
-    """The first prompts by name, those that are tuned."""
-    trials: Trials
-    saved: SavedSearch
     client: AsyncOpenAI
-    adapter: TraceToMessages
-    train: list[Any]
-    val: list[Any]
-    counts: Counter[str] = field(default_factory=Counter)
-    rejections: Counter[str] = field(default_factory=Counter)
     candidates: dict[Key, Candidate] = field(default_factory=dict)
     """In the order in which they were found; the first one is that of the first prompts."""
     parents: dict[Key, Key] = field(default_factory=dict)
@@ -93,7 +121,7 @@ class Search:
         if gain is not None:  # the best was chosen on these samples
             score, gain = without_interval(score), without_interval(gain)
         return Result(
-            best_prompts={name: self._prompt(name, text) for name, text in best.texts.items()},
+            best_prompts={name: self.prompt(name, text) for name, text in best.texts.items()},
             score=score,
             gain=gain,
             rejections=dict(self.rejections),
@@ -142,17 +170,16 @@ class Search:
     async def rewrite(self, jobs: Sequence[tuple[Components, Records, Sequence[int]]]) -> list[dict[int, str]]:
         """Have prompts of candidates rewritten, all at once. What cannot be used is left out, and counted."""
         requests = [(place, number) for place, (_, _, numbers) in enumerate(jobs) for number in numbers]
-        begun = self.counts["reflection_calls"]
+        names, begun = list(self.prompts), self.counts["reflection_calls"]
         self.counts["reflection_calls"] += len(requests)
         answers = await concurrently(
-            self._ask(jobs[place][0][number], jobs[place][1][number], list(self.prompts)[number], begun + each)
+            self._ask(jobs[place][0][number], jobs[place][1][number], names[number], begun + each)
             for each, (place, number) in enumerate(requests)
         )
         rewritten: list[dict[int, str]] = [{} for _ in jobs]
         for (place, number), answer in zip(requests, answers, strict=True):
-            self.counts["own_input_tokens"] += answer.input_tokens
-            self.counts["own_output_tokens"] += answer.output_tokens
-            if (text := self._usable(answer.text, list(self.prompts)[number], jobs[place][0][number])) is not None:
+            text = self._usable(self.spent_on(answer), names[number], jobs[place][0][number])
+            if text is not None:
                 rewritten[place][number] = text
         for (components, _, _), texts in zip(jobs, rewritten, strict=True):
             self.descends({**components, **texts}, components)
@@ -248,7 +275,7 @@ class Search:
         Raises:
             NoAnswer: When the model is out of reach; the search then stops, and can be resumed.
         """
-        request = request_for(text, records, ShownPrompt.of(name, self._prompt(name, text)))
+        request = request_for(text, records, self.shown(name, text))
         model, temperature = self.options.reflection_lm, self.options.temperature
 
         async def answer() -> Answer:
@@ -277,15 +304,12 @@ class Search:
         if text.strip() == parent.strip():  # gepa has stripped the answer
             self.counts["duplicates"] += 1
             return None
-        if reason := why_broken(text, self._prompt(name, parent)):
+        if reason := why_broken(text, self.prompt(name, parent)):
             logger.info("lightning.gepa_proposal_rejected step=%d prompt=%s: %s", self.step, name, reason)
             self.counts["rejected"] += 1
             self.rejections[reason] += 1
             return None
         return text
-
-    def _prompt(self, name: str, text: str) -> PromptTemplate:
-        return self.prompts[name].model_copy(update={"template": text})
 
 
 COUNTED = (

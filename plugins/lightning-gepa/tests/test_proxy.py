@@ -1,4 +1,4 @@
-"""The model that rewrites prompts behind the run's model proxy: priced, recorded, and in the run's budget."""
+"""The model that rewrites prompts behind the run's model proxy, and in its budget."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +12,6 @@ from lightning_proxy.openai_backend import OpenAIBackend
 from openai import AsyncOpenAI
 
 from lightning_core import LLM, FitResult, InMemoryLightningStore, PromptTemplate, Trainer, rollout
-from lightning_core.adapter import read_model_calls
-from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.registry import default_registry
 
 
@@ -23,9 +21,6 @@ class Models:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.url = ""
-
-    def asked(self, model: str) -> int:
-        return sum(request["model"] == model for request in self.requests)
 
     async def complete(self, http_request: web.Request) -> web.Response:
         request = json.loads(await http_request.read())
@@ -95,22 +90,6 @@ async def fit(
         budget=budget,
     )
     return await trainer.fit_async(agent, TRAIN, val_dataset=VAL)
-
-
-async def test_its_own_calls_are_priced_and_recorded_apart_from_the_agents(models: Models) -> None:
-    store = InMemoryLightningStore()
-    result = await fit(models, "small", "editor", store=store)
-    calls = int(result.metrics["reflection_calls"])
-    assert calls == models.asked("editor") > 0
-    used = result.usage.algorithm
-    assert (used.calls, used.input_tokens, used.output_tokens) == (calls, 10 * calls, 2 * calls)
-    assert used.cost == pytest.approx(0.012 * calls)
-    assert result.metrics["own_input_tokens"] == 10 * calls
-    assert result.usage.agent.calls == models.asked("small") == result.metrics["metric_calls"]
-    (own,) = [each for each in await store.query_rollouts() if is_of_algorithm(each)]
-    spans = await store.query_spans(own.rollout_id)
-    assert {span.name for span in spans} == {"chat editor"}
-    assert len(read_model_calls(spans)) == calls
 
 
 @pytest.mark.parametrize("calls", [14, 33])
