@@ -1,7 +1,7 @@
 """The OpenTelemetry SDK's side of the tracer: from a span that ends to the trace in which it started."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -104,10 +104,10 @@ class RecordingProvider(TracerProvider):
 
     Args:
         key: Under which a context has its trace.
-        exports: Where the spans go besides.
+        export: Where the spans go besides, if anywhere.
     """
 
-    def __init__(self, key: str, exports: Sequence[SpanExport]) -> None:
+    def __init__(self, key: str, export: SpanExport | None) -> None:
         unlimited = SpanLimits.UNSET
         super().__init__(
             sampler=sampling.ALWAYS_ON,
@@ -126,7 +126,7 @@ class RecordingProvider(TracerProvider):
         )
         self.converted_resource = OtelResource.from_opentelemetry(self.resource)
         """The resource that all of its spans share."""
-        super().add_span_processor(_TraceRecorder(self, key, exports))
+        super().add_span_processor(_TraceRecorder(self, key, export))
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -137,11 +137,11 @@ def trace_in(key: str, context: Context) -> Trace | None:
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
-    def __init__(self, provider: RecordingProvider, key: str, exports: Sequence[SpanExport]) -> None:
+    def __init__(self, provider: RecordingProvider, key: str, export: SpanExport | None) -> None:
         # The provider holds its processors.
         self._provider = ref(provider)
         self._key = key
-        self._exports = exports
+        self._export = export
         # The SDK ends a span with a copy of it. A span that is never ended goes with its last reference.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
 
@@ -178,8 +178,8 @@ class _TraceRecorder(SpanProcessor):
             trace.drop(span.name, exc)
         else:
             trace.record(recorded)
-            for export in self._exports:
-                export.add(span, recorded, trace)
+            if self._export is not None:
+                self._export.add(span, recorded, trace)
 
 
 class _RandomIds(IdGenerator):
