@@ -11,6 +11,7 @@ from opentelemetry.context import Context, create_key, get_current, get_value, s
 from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import SpanExport
 from lightning_core.tracer.trace import Trace
 from lightning_core.types import OtelResource, Span
@@ -124,9 +125,20 @@ class RecordingProvider(TracerProvider):
                 max_span_attribute_length=unlimited,
             ),
         )
-        self.converted_resource = OtelResource.from_opentelemetry(self.resource)
-        """The resource that all of its spans share."""
+        self._converted_resource = OtelResource.from_opentelemetry(self.resource)
         super().add_span_processor(_TraceRecorder(self, key, export))
+
+    def resource_of(self, rollout_id: str | None, attempt_id: str | None, tracer_name: str) -> OtelResource:
+        """Return the resource of the spans of a trace: what produces them, and which attempt they belong to."""
+        base = self._converted_resource
+        if rollout_id is None:
+            return base
+        told = {
+            LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
+            LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
+            LightningResourceAttributes.TRACER_NAME.value: tracer_name,
+        }
+        return OtelResource(attributes={**base.attributes, **told}, schema_url=base.schema_url)
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -168,12 +180,9 @@ class _TraceRecorder(SpanProcessor):
         if trace.closed:
             trace.drop(span.name)
             return
-        provider = self._provider()
-        resource = None if provider is None else trace.resource(provider.converted_resource)
+        ids = (trace.rollout_id or "", trace.attempt_id or "")
         try:
-            recorded = Span.from_opentelemetry(
-                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
-            )
+            recorded = Span.from_opentelemetry(span, *ids, 0, resource=trace.resource)
         except Exception as exc:
             trace.drop(span.name, exc)
         else:
