@@ -12,7 +12,7 @@ from lightning_core.adapter.chains import INSTRUCTIONS, Conversations, RowStart
 from lightning_core.adapter.rewards import match_by_sequence
 from lightning_core.adapter.selection import CallSelector, pattern
 from lightning_core.adapter.tree import in_order
-from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTripletBase
+from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from lightning_core.emitter import NamedReward, find_final_reward
 from lightning_core.types import Span
 
@@ -207,27 +207,21 @@ def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
     Raises:
         TypeError: When it is anything else.
     """
-    if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
-        raise TypeError(
-            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; {_OWN}"
+    if isinstance(adapter, TraceToTrajectories):
+        return adapter
+    if adapter is None or type(adapter) is LlmProxyTraceToTriplet:
+        return TraceToTrajectories()
+    if type(adapter) is TracerTraceToTriplet:
+        return TraceToTrajectories(
+            llm_call_match=adapter.llm_call_match,
+            agent_match=adapter.agent_match,
+            exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
+            repair_hierarchy=adapter.repair_hierarchy,
         )
-    match adapter:
-        case TraceToTrajectories():
-            return adapter
-        case TracerTraceToTriplet():
-            return TraceToTrajectories(
-                llm_call_match=adapter.llm_call_match,
-                agent_match=adapter.agent_match,
-                exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
-                repair_hierarchy=adapter.repair_hierarchy,
-            )
-        case None | LlmProxyTraceToTriplet():
-            return TraceToTrajectories()
-        case _:
-            raise TypeError(
-                f"a {type(adapter).__name__} makes no training rows; use the adapter 'trajectory' "
-                f"(or 'triplet', with the same options), or {_OWN}"
-            )
+    raise TypeError(
+        f"a {type(adapter).__name__} makes no training rows, and they are not made of triplets; use the adapter "
+        f"'trajectory' (or 'triplet', with the same options), or {_OWN}"
+    )
 
 
 def merge_calls(
