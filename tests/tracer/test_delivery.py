@@ -120,19 +120,6 @@ async def test_spans_of_a_thread_reach_the_store_while_the_trace_runs(
     assert stored(store) == ["from the thread"]
 
 
-async def test_all_spans_are_acknowledged_and_numbered_when_the_trace_is_left(
-    tracer: OtelTracer, store: "RecordingStore"
-) -> None:
-    async with tracer.trace_context(store=store, **IDS) as trace:
-        emit_message("a")
-        assert [span.sequence_id for span in trace.spans] == [0]
-        emit_message("b")
-    assert stored(store) == ["a", "b"]
-    assert trace.spans == store.attempts["at-1"]
-    assert [span.sequence_id for span in trace.spans] == [1, 2]
-    assert only_this_task_runs()
-
-
 async def test_store_is_called_outside_of_every_trace(tracer: OtelTracer, store: "RecordingStore") -> None:
     def agent() -> None:
         with tracer.provider.get_tracer("agent").start_as_current_span("work"):
