@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +16,6 @@ _CONTENT_PARTS = frozenset({"text", "image_url", "input_audio", "file", "refusal
 """The types of a content part in OpenAI's API."""
 _WITHOUT_MESSAGE = frozenset({"server_tool_call", "server_tool_call_response", "item_reference", "prompt"})
 """Parts of the conventions that OpenAI's chat API has nothing for."""
-
-current_attempt: ContextVar[str | None] = ContextVar("current_attempt", default=None)
-"""Whose spans are read, for the log."""
 
 
 def chat_messages(given: Any, *, role: str | None = None, form: Callable[[Any], Any] = decoded) -> Messages:
@@ -140,14 +136,14 @@ def _read_parts(message: Mapping[str, Any], role: str | None) -> Messages:
 
 
 def _left_out(message: Mapping[str, Any]) -> Messages:
-    _warn_without_role(current_attempt.get(), tuple(sorted(map(str, message))))
+    _warn_without_role(tuple(sorted(map(str, message))))
     return []
 
 
 @lru_cache(maxsize=1_000)
-def _warn_without_role(attempt_id: str | None, fields: tuple[str, ...]) -> None:
-    """Log a message that is left out, the first one of an attempt."""
-    logger.warning("lightning.message_without_role attempt_id=%s fields=%s", attempt_id, list(fields))
+def _warn_without_role(fields: tuple[str, ...]) -> None:
+    """Log a message that is left out, the first one with these fields."""
+    logger.warning("lightning.message_without_role fields=%s", list(fields))
 
 
 def _tool_result(content: Any, tool_call_id: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_core.adapter import genai
-from lightning_core.adapter.attributes import decoded, nested
+from lightning_core.adapter.attributes import nested
 from lightning_core.adapter.calls import call_of
 from lightning_core.adapter.conversation import chat_text
 from lightning_core.adapter.dialects import DIALECTS, TOOL_INPUTS, TOOL_RESULTS, is_call_span
@@ -29,24 +29,8 @@ _REPLACED = {
 _REPLACED_NAMES = {
     *(name for each in DIALECTS[1:] for name in (*each.models, *each.input_tokens, *each.output_tokens)),
     *(*_PROVIDERS[1:], *genai.REQUEST_TYPES, genai.OPENINFERENCE_FINISH_REASON),
-    *(genai.OPENINFERENCE_KIND, genai.OPENINFERENCE_PARAMETERS),
+    genai.OPENINFERENCE_KIND,
 }
-_PARAMETERS = {
-    **{
-        name: f"gen_ai.request.{name}"
-        for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
-    },
-    "max_completion_tokens": "gen_ai.request.max_tokens",
-    "n": "gen_ai.request.choice.count",
-    "stop": "gen_ai.request.stop_sequences",
-}
-"""What the conventions call a parameter of OpenAI's API."""
-_PLAIN = {
-    "gen_ai.system": genai.PROVIDER_NAME,
-    "gen_ai.usage.prompt_tokens": genai.INPUT_TOKENS,
-    "gen_ai.usage.completion_tokens": genai.OUTPUT_TOKENS,
-}
-"""Names that only are others now."""
 _TOOL_NAMES = (genai.TOOL_NAME, "tool.name")
 _OPERATION_NAMES = (LightningSpanAttributes.OPERATION_NAME.value, "traceloop.entity.name", "operation.name")
 """Under one of these an operation has its name, which is a tool by its kind."""
@@ -65,9 +49,8 @@ def with_current_names(span: Span) -> Span:
     if is_call_span(span):
         attributes = _call_attributes(span)
         name = f"{attributes[genai.OPERATION_NAME]} {attributes.get(genai.REQUEST_MODEL, '')}".rstrip()
-    elif genai.OPERATION_NAME in attributes:  # such as embeddings
-        renamed = {_PLAIN[name]: value for name, value in attributes.items() if name in _PLAIN}
-        attributes = renamed | {name: value for name, value in attributes.items() if name not in _PLAIN}
+    elif genai.OPERATION_NAME in attributes:
+        pass  # it says what it is, as embeddings do
     elif (tool := _tool_name(attributes)) is not None:
         attributes = _tool_attributes(attributes, tool)
         name = f"execute_tool {tool}"
@@ -92,7 +75,6 @@ def _call_attributes(span: Span) -> dict[str, Any]:
         genai.INPUT_TOKENS: call.usage.input_tokens,
         genai.OUTPUT_TOKENS: call.usage.output_tokens,
         genai.COST: call.usage.cost,
-        **_parameters(given),
         genai.INPUT_MESSAGES: chat_text(call.messages) if call.messages else None,
         genai.OUTPUT_MESSAGES: chat_text(call.answers, reasons) if call.answers else None,
         genai.TOOL_DEFINITIONS: json.dumps(tools, ensure_ascii=False) if tools else None,
@@ -105,16 +87,6 @@ def _call_attributes(span: Span) -> dict[str, Any]:
         | _without(given, replaced, _REPLACED_NAMES)
         | {genai.OPERATION_NAME: _OPERATIONS.get(operation, operation)}
     )
-
-
-def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    asked = decoded(given.get(genai.OPENINFERENCE_PARAMETERS))
-    if not isinstance(asked, Mapping):
-        return {}
-    found = {_PARAMETERS[name]: value for name, value in asked.items() if name in _PARAMETERS}
-    if isinstance(stop := found.get("gen_ai.request.stop_sequences"), str):
-        found["gen_ai.request.stop_sequences"] = [stop]
-    return found
 
 
 def _without(given: Mapping[str, Any], prefixes: list[str], names: set[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, entries, nested, unflatten
-from lightning_core.adapter.conversation import Messages, as_text, chat_messages, chat_tools, current_attempt
+from lightning_core.adapter.conversation import Messages, as_text, chat_messages, chat_tools
 from lightning_core.adapter.usage import Usage
 from lightning_core.types import Span
 
@@ -180,7 +180,6 @@ def _recorded(attributes: Attributes, dialect: Dialect, *names: str) -> Any:
 
 def request_messages(span: Span) -> Messages:
     """Read the messages that the model was given; none when the span has none."""
-    current_attempt.set(span.attempt_id)
     attributes = attributes_of(span)
     for dialect in DIALECTS:
         if found := chat_messages(_recorded(attributes, dialect, dialect.messages), form=dialect.message_form):
@@ -194,7 +193,6 @@ def request_messages(span: Span) -> Messages:
 
 def answer_messages(span: Span) -> Messages:
     """Read the assistant's message of each choice; none when the span has none."""
-    current_attempt.set(span.attempt_id)
     attributes = attributes_of(span)
     for dialect in DIALECTS:
         given = _recorded(attributes, dialect, dialect.answers)

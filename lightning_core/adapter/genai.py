@@ -92,8 +92,6 @@ OPENINFERENCE_OUTPUT = "llm.output_messages"
 OPENINFERENCE_TOOLS = "llm.tools"
 """Prefix of the tools: `llm.tools.0.tool.json_schema`, ..."""
 OPENINFERENCE_FINISH_REASON = "llm.finish_reason"
-OPENINFERENCE_PARAMETERS = "llm.invocation_parameters"
-"""The request's parameters: JSON of an object."""
 
 # Weave, as agentlightning 0.3 records it.
 OPERATION_INPUT = LightningSpanAttributes.OPERATION_INPUT.value

@@ -35,10 +35,8 @@ def read_tokens(attributes: Mapping[str, Any]) -> TokenRecord:
         What is recorded; an empty record when nothing is.
     """
     if genai.PROMPT_TOKEN_IDS in attributes or genai.RESPONSE_TOKEN_IDS in attributes:
-        prompt, responses = (
-            attributes.get(genai.PROMPT_TOKEN_IDS),
-            _per_choice(attributes.get(genai.RESPONSE_TOKEN_IDS)),
-        )
+        prompt = attributes.get(genai.PROMPT_TOKEN_IDS)
+        responses = _per_choice(attributes.get(genai.RESPONSE_TOKEN_IDS))
         logprobs = _per_choice(attributes.get(genai.RESPONSE_LOGPROBS))
         if not logprobs and genai.LOGPROBS_CONTENT in attributes:
             logprobs = [_read_content(attributes[genai.LOGPROBS_CONTENT])]

@@ -1,17 +1,18 @@
 """From spans to training rows: consecutive calls become one row where the engine's tokens are exactly continuous."""
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, calls_of
-from lightning_core.adapter.chains import INSTRUCTIONS, RowStart, link, longest_chain
+from lightning_core.adapter.chains import INSTRUCTIONS, Conversations, RowStart
 from lightning_core.adapter.rewards import match_by_sequence
 from lightning_core.adapter.selection import CallSelector, pattern
 from lightning_core.adapter.tree import in_order
-from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTripletBase
+from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet
 from lightning_core.emitter import NamedReward, find_final_reward
 from lightning_core.types import Span
 
@@ -110,7 +111,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
     call continues that row: the rest of the prompt is masked, its answer is not. Elsewhere a new row begins. Of
     several rows that a prompt begins with, the longest is continued, of equal ones the one that got there last, by its
     latest answer. No produced token is trained twice, and none is made from text. Time and memory are linear in the
-    tokens, but for a look at the rows so far for each call.
+    tokens.
 
     `docs/components.md` says what becomes of failed, empty, repeated, parallel and branching calls.
 
@@ -174,7 +175,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         if (words := self._leave_out) is not None:
             chosen = [call for call in chosen if not words.search(_instructions(call))]
         if self._conversations == "longest":
-            chosen = longest_chain(chosen)
+            chosen = _longest_conversation(chosen)
         if len(chosen) < len(calls) and not self._has_told:
             self._has_told = True
             logger.warning(
@@ -206,27 +207,21 @@ def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
     Raises:
         TypeError: When it is anything else.
     """
-    if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
-        raise TypeError(
-            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; {_OWN}"
+    if isinstance(adapter, TraceToTrajectories):
+        return adapter
+    if adapter is None or type(adapter) is LlmProxyTraceToTriplet:
+        return TraceToTrajectories()
+    if type(adapter) is TracerTraceToTriplet:
+        return TraceToTrajectories(
+            llm_call_match=adapter.llm_call_match,
+            agent_match=adapter.agent_match,
+            exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
+            repair_hierarchy=adapter.repair_hierarchy,
         )
-    match adapter:
-        case TraceToTrajectories():
-            return adapter
-        case TracerTraceToTriplet():
-            return TraceToTrajectories(
-                llm_call_match=adapter.llm_call_match,
-                agent_match=adapter.agent_match,
-                exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
-                repair_hierarchy=adapter.repair_hierarchy,
-            )
-        case None | LlmProxyTraceToTriplet():
-            return TraceToTrajectories()
-        case _:
-            raise TypeError(
-                f"a {type(adapter).__name__} makes no training rows; use the adapter 'trajectory' "
-                f"(or 'triplet', with the same options), or {_OWN}"
-            )
+    raise TypeError(
+        f"a {type(adapter).__name__} makes no training rows, and they are not made of triplets; use the adapter "
+        f"'trajectory' (or 'triplet', with the same options), or {_OWN}"
+    )
 
 
 def merge_calls(
@@ -244,22 +239,56 @@ def merge_calls(
     merging = _Merging(rewards)
     for call in calls:
         merging.take(call)
-    places = {call.order: place for place, call in enumerate(calls)}
     rows = merging.rows[:1]
-    for row in merging.rows[1:]:
-        first = row.calls[0]
-        start = link(first.call, calls[: places[first.call.order]]).start
-        rows.append(replace(row, began="same_prompt" if first.choice else start))
+    if len(merging.rows) > 1:
+        starts = _starts(calls, merging)
+        for row in merging.rows[1:]:
+            first = row.calls[0]
+            rows.append(replace(row, began="same_prompt" if first.choice else starts[first.call.order]))
     return rows, merging.refused
 
 
+def _starts(calls: Sequence[ModelCall], merging: "_Merging") -> dict[int, RowStart]:
+    """Say why a row begins with a call, by its order, for each with which one does."""
+    firsts = {row.calls[0].call.order for row in merging.rows}
+    conversations, starts = Conversations(), dict[int, RowStart]()
+    for call in calls:
+        if call.order in firsts:
+            starts[call.order] = "branched" if call.order in merging.before else conversations.link(call).start
+        conversations.add(call)
+    return starts
+
+
+def _longest_conversation(calls: Sequence[ModelCall]) -> list[ModelCall]:
+    """Return the calls of the conversation with the most calls, of equal ones of that with the most tokens."""
+    merging, conversations = _Merging({}), Conversations()
+    found: dict[int, list[ModelCall]] = {}
+    for call in calls:
+        merging.take(call)
+        before = merging.before.get(call.order) or conversations.link(call).before
+        found[call.order] = found[before.order] if before is not None else []
+        found[call.order].append(call)
+        conversations.add(call)
+    return max(found.values(), key=lambda chain: (len(chain), _tokens(chain[-1])), default=[])
+
+
+def _tokens(call: ModelCall) -> int:
+    return len(call.prompt_token_ids or ()) + sum(len(choice.token_ids or ()) for choice in call.choices)
+
+
 class _Merging:
+    """Makes rows of calls, one after the other."""
+
     def __init__(self, rewards: Mapping[int, tuple[NamedReward, ...]]) -> None:
         self.rows: list[Trajectory] = []
         self.refused: list[RefusedAnswer] = []
+        self.before: dict[int, ModelCall] = {}
+        """By a call's `order`, the one whose tokens its prompt begins with; the longest one."""
         self._rewards = rewards
-        self._by_length: dict[int, list[tuple[list[int], Trajectory]]] = {}
-        """The rows by how many tokens they have, that which got there last at the end; each with its last tokens."""
+        self._lengths: list[int] = []
+        """How many tokens rows had after a call, ascending."""
+        self._by_end: dict[tuple[int, ...], list[tuple[Trajectory, RowCall]]] = {}
+        """The rows after each call, by their length then and their last tokens; the latest at the end."""
 
     def take(self, call: ModelCall) -> None:
         if call.error is not None:
@@ -276,17 +305,17 @@ class _Merging:
 
     def _join(self, call: ModelCall, number: int, given: Sequence[int], answer: Sequence[int]) -> bool:
         prompt = given if isinstance(given, list) else list(given)
-        row = self._longest_beginning(prompt)
+        row, before = self._longest_beginning(prompt)
         length = 0 if row is None else _length(row)
         between = prompt[length:]
         if not _all_integers(between) or not _all_integers(answer):
             return False
+        if before is not None:
+            self.before.setdefault(call.order, before)
         if row is None:
             row = Trajectory(prompt.copy(), [], [], [], [])
             self.rows.append(row)
         else:
-            others = [each for each in self._by_length.pop(length) if each[1] is not row]
-            self._by_length |= {length: others} if others else {}
             row.response_ids.extend(between)
             row.mask.extend([0] * len(between))
             row.logprobs.extend([None] * len(between))
@@ -294,31 +323,41 @@ class _Merging:
         row.response_ids.extend(answer)
         row.mask.extend([1] * len(answer))
         row.logprobs.extend(call.choices[number].logprobs or [None] * len(answer))
-        row.calls.append(RowCall(call, number, start, len(row.response_ids), self._rewards.get(call.order, ())))
-        tail = [*row.prompt_ids[-_TAIL:], *row.response_ids[-_TAIL:]][-_TAIL:]
-        self._by_length.setdefault(_length(row), []).append((tail, row))
+        part = RowCall(call, number, start, len(row.response_ids), self._rewards.get(call.order, ()))
+        row.calls.append(part)
+        length, tail = _length(row), [*row.prompt_ids[-_TAIL:], *row.response_ids[-_TAIL:]][-_TAIL:]
+        place = bisect_left(self._lengths, length)
+        if self._lengths[place : place + 1] != [length]:
+            self._lengths.insert(place, length)
+        self._by_end.setdefault((length, *tail), []).append((row, part))
         return True
 
-    def _longest_beginning(self, prompt: list[int]) -> Trajectory | None:
-        """Return the longest row that a prompt begins with; of equal ones that which got there last."""
-        for length in sorted((each for each in self._by_length if each <= len(prompt)), reverse=True):
-            for tail, row in reversed(self._by_length[length]):
-                start = len(row.prompt_ids)
-                if (
-                    prompt[length - len(tail) : length] == tail  # of rows with a long beginning in common, this differs
-                    and prompt[start:length] == row.response_ids
-                    and prompt[:start] == row.prompt_ids
-                ):
-                    return row
-        return None
+    def _longest_beginning(self, prompt: list[int]) -> tuple[Trajectory | None, ModelCall | None]:
+        """Return the longest row that a prompt begins with, of equal ones that which got there last, and its last call.
+
+        Where each of them went on otherwise, that is no row, and the call after which the longest one did.
+        """
+        branched: ModelCall | None = None
+        for place in range(bisect_right(self._lengths, len(prompt)) - 1, -1, -1):
+            length = self._lengths[place]
+            for row, part in reversed(self._by_end.get((length, *prompt[max(0, length - _TAIL) : length]), ())):
+                start, is_open = len(row.prompt_ids), row.calls[-1] is part
+                if not is_open and branched is not None:
+                    continue
+                known = row.response_ids if is_open else row.response_ids[: part.stop]
+                if prompt[start:length] == known and prompt[:start] == row.prompt_ids:
+                    if is_open:
+                        return row, part.call
+                    branched = part.call
+        return None, branched
 
     def _refuse(self, call: ModelCall, choice: int, reason: RefusalReason, why: str) -> None:
         detail = f"the call of span {call.span_id} is in no row: {why}"
         self.refused.append(RefusedAnswer(call, choice, reason, detail))
 
 
-_TAIL = 64
-"""So many of the last tokens of a row are compared before all."""
+_TAIL = 16
+"""By so many of their last tokens rows are found."""
 
 
 def _length(row: Trajectory) -> int:

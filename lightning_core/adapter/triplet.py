@@ -142,16 +142,18 @@ def _spans(source: "Sequence[Span] | Sequence[ReadableSpan]") -> list[Span]:
 
 def triplet_of(call: ModelCall, agent_name: str) -> Triplet:
     """Return the triplet of a call, without a reward."""
-    recorded = _Recorded(call)
-    raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES, genai.OPENINFERENCE_INPUT)
-    raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES, genai.OPENINFERENCE_OUTPUT)
+    # All that is under `gen_ai` at once, for going through the attributes is most of an adapter's work.
+    sources = [(nested(span.attributes, "gen_ai"), span) for span in call.spans]
+    prompts = (genai.INPUT_CHAT, genai.INPUT_MESSAGES, genai.OPENINFERENCE_INPUT)
+    answers = (genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES, genai.OPENINFERENCE_OUTPUT)
+    raw_prompt, raw_answer = _first(sources, "prompt", prompts), _first(sources, "completion", answers)
     response: dict[str, Any] = {"token_ids": _or_empty(call.response_token_ids), "raw_content": raw_answer}
     logprobs = _logprobs(call)
     if logprobs is not None:
         response["logprobs"] = logprobs
     metadata = {
-        "request": _without_content(recorded.first("request", genai.OPERATION_INPUT)),
-        "response": _without_content(recorded.first("response", genai.OPERATION_OUTPUT)),
+        "request": _without_content(_first(sources, "request", (genai.OPERATION_INPUT,))),
+        "response": _without_content(_first(sources, "response", (genai.OPERATION_OUTPUT,))),
         "response_id": call.response_id,
         "agent_name": agent_name,
     }
@@ -165,22 +167,15 @@ def triplet_of(call: ModelCall, agent_name: str) -> Triplet:
     return Triplet(prompt=prompt, response=response, reward=None, metadata=metadata)
 
 
-class _Recorded:
-    """What the spans of a call say of it, in their own form."""
-
-    def __init__(self, call: ModelCall) -> None:
-        # All that is under `gen_ai` at once, for going through the attributes is most of an adapter's work.
-        self._sources = [(nested(span.attributes, "gen_ai"), span) for span in call.spans]
-
-    def first(self, section: str, *others: str) -> Any:
-        """Return what the first span that has it says under `gen_ai.<section>`, or else under another prefix."""
-        for tree, span in self._sources:
-            if isinstance(tree, dict) and section in tree:
-                return tree[section]
+def _first(sources: Sequence[tuple[Any, Span]], section: str, others: Sequence[str]) -> Any:
+    """Return what the first span that has it says under `gen_ai.<section>`, or else under another prefix."""
+    for tree, span in sources:
+        found = tree.get(section) if isinstance(tree, dict) else None
+        if found is None:
             found = nested(span.attributes, *others)
-            if found is not None:
-                return found
-        return None
+        if found is not None:
+            return found
+    return None
 
 
 def _or_empty(token_ids: Sequence[int] | None) -> Sequence[int]:

@@ -141,13 +141,6 @@ def emit_span(
     return require_active_sink(emitter).create_span(name, attributes)
 
 
-# OpenTelemetry's semantic conventions for exceptions.
-_NAMESPACE = "exception"
-_TYPE = f"{_NAMESPACE}.type"
-_MESSAGE = f"{_NAMESPACE}.message"
-_STACKTRACE = f"{_NAMESPACE}.stacktrace"
-
-
 def emit_exception(
     exception: BaseException, attributes: Mapping[str, Any] | None = None, propagate: bool = True
 ) -> SpanCoreFields:
@@ -174,7 +167,7 @@ def emit_exception(
         AGL_EXCEPTION,
         exception_attributes(exception),
         attributes,
-        reserved=_NAMESPACE,
+        reserved="exception",
         propagate=propagate,
         emitter="emit_exception",
     )
@@ -183,13 +176,14 @@ def emit_exception(
 def exception_attributes(exception: BaseException) -> dict[str, str]:
     """Make OpenTelemetry's attributes of an exception: its type, message and stack trace, causes included."""
     return {
-        _TYPE: _qualified_name(type(exception)),
-        _MESSAGE: text_of(exception),
-        _STACKTRACE: "".join(traceback.format_exception(exception)),
+        "exception.type": qualified_name(type(exception)),
+        "exception.message": text_of(exception),
+        "exception.stacktrace": "".join(traceback.format_exception(exception)),
     }
 
 
-def _qualified_name(kind: type[BaseException]) -> str:
+def qualified_name(kind: type) -> str:
+    """Return the name of a class, with its module unless that is `builtins`."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

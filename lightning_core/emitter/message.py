@@ -1,16 +1,15 @@
 """A text in the trace, for people or for an algorithm to read."""
 
 import base64
-import binascii
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.emission import emit_span
+from lightning_core.emitter.emission import emit_span, qualified_name
 from lightning_core.emitter.reward import check_reward_attributes
 from lightning_core.rewards import SpanLike
 from lightning_core.semconv import AGL_ANNOTATION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes
@@ -120,9 +119,7 @@ def _encoded(value: Any) -> dict[str, str]:
             return {_TYPE: kind.__name__, _LITERAL: str(kind(value))}
     if isinstance(value, bytes):
         return {_TYPE: "bytes", _LITERAL: base64.b64encode(value).decode("ascii")}
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return {_TYPE: name, _JSON: _json_text(value)}
+    return {_TYPE: qualified_name(type(value)), _JSON: _json_text(value)}
 
 
 def _json_text(value: Any) -> str:
@@ -146,23 +143,16 @@ def _json_of(value: Any) -> Any:
 def _decoded(text: Any, kind: str) -> Any:
     if not isinstance(text, str):
         raise TypeError(f"it is a {type(text).__name__}, not text")
-    match kind:
-        case "JSON":
-            return json.loads(text)
-        case "str":
-            return text
-        case "int":
-            return int(text)
-        case "float":
-            return float(text)
-        case "bool" if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        case "bytes":
-            try:
-                return base64.b64decode(text, validate=True)
-            except binascii.Error as exc:
-                raise ValueError(f"it is not base64: {exc}") from exc
+    if kind == "bytes":
+        return base64.b64decode(text, validate=True)
+    if kind == "bool" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind in _READERS:
+        return _READERS[kind](text)
     raise ValueError(f"{text!r} is none")
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {"JSON": json.loads, "str": str, "int": int, "float": float}
 
 
 def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> SpanCoreFields:

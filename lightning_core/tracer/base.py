@@ -8,6 +8,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
 )
@@ -218,15 +219,12 @@ class Tracer:
         Args:
             store: As for `init_worker`.
         """
-        self.init()
-        try:
+        with ExitStack() as undo:
+            self.init()
+            undo.callback(self.teardown)
             self.init_worker(0, store)
-            try:
-                yield
-            finally:
-                self.teardown_worker(0)
-        finally:
-            self.teardown()
+            undo.callback(self.teardown_worker, 0)
+            yield
 
 
 def get_active_tracer() -> Tracer | None:

@@ -40,38 +40,6 @@ GROUP = "opentelemetry_instrumentor"
 GENAI = "genai"
 """Stands for all names in `GENAI_INSTRUMENTORS` that are installed."""
 
-GENAI_INSTRUMENTORS = frozenset(
-    {
-        "alephalpha",
-        "anthropic",
-        "boto3",  # Bedrock
-        "cohere",
-        "crewai",
-        "google_cloud_aiplatform",  # Vertex AI
-        "google_genai",
-        "google_generativeai",
-        "groq",
-        "haystack",
-        "langchain",
-        "litellm",
-        "llama_index",
-        "mistralai",
-        "ollama",
-        "openai",
-        "openai_agents",
-        "openai_v2",
-        "replicate",
-        "sagemaker",
-        "together",
-        "transformers",
-        "vertexai",
-        "voyageai",
-        "watsonx",
-        "writer",
-    }
-)
-"""Entry-point names of instrumentors of model clients and agent frameworks, with `_` for `-`."""
-
 CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "openai": ("opentelemetry-instrumentation-openai", frozenset({"openai", "openai_v2"})),
     "anthropic": ("opentelemetry-instrumentation-anthropic", frozenset({"anthropic"})),
@@ -85,6 +53,13 @@ CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
     "together": ("opentelemetry-instrumentation-together", frozenset({"together"})),
 }
 """By the module of a model client: the distribution that records its calls, and the instrumentors that do."""
+
+GENAI_INSTRUMENTORS = frozenset[str]().union(
+    *(names for _, names in CLIENTS.values()),
+    ("alephalpha", "crewai", "google_cloud_aiplatform", "google_generativeai", "haystack", "langchain", "llama_index"),
+    ("openai_agents", "replicate", "sagemaker", "transformers", "vertexai", "voyageai", "watsonx", "writer"),
+)
+"""Entry-point names of instrumentors of model clients and agent frameworks, with `_` for `-`."""
 
 _CLIENT_OF: Mapping[str, str] = {name: module for module, (_, names) in [*CLIENTS.items()][::-1] for name in names}
 """By instrumentor, the module whose import it waits for."""

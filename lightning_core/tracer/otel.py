@@ -30,7 +30,7 @@ from lightning_core.emitter.emission import (
 )
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
-from lightning_core.tracer.export import SpanExport, export_from_environment, nanoseconds
+from lightning_core.tracer.export import export_from_environment, nanoseconds
 from lightning_core.tracer.instrumentors import (
     GENAI,
     start_carrying_context,
@@ -140,10 +140,10 @@ class OtelTracer(Tracer):
 
     def _turn_on(self, undo: ExitStack) -> None:
         """Do what the first `init` does; the last `teardown` closes `undo`. A subclass has its own part around it."""
-        exports = self._exports()
-        for export in exports:
+        export = export_from_environment()
+        if export is not None:
             undo.callback(export.close, self._export_timeout_seconds)
-        provider = RecordingProvider(self._key, exports)
+        provider = RecordingProvider(self._key, export)
         undo.callback(provider.shutdown)
         otel_tracer = provider.get_tracer("lightning_core")
         if isinstance(otel_tracer, otel.NoOpTracer):
@@ -154,11 +154,6 @@ class OtelTracer(Tracer):
         start_carrying_context()
         undo.callback(stop_carrying_context)
         self._provider, self._otel_tracer = provider, otel_tracer
-
-    def _exports(self) -> list[SpanExport]:
-        """Return where spans go besides the store; a subclass may add to it."""
-        export = export_from_environment()
-        return [] if export is None else [export]
 
     @asynccontextmanager
     async def trace_context(
@@ -178,7 +173,8 @@ class OtelTracer(Tracer):
             )
         store = store or self.store
         run_id = getattr(store, "run_id", None) if rollout_id is not None else None
-        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, tracer_name=self.tracer_name)
+        resource = self._provider.resource_of(rollout_id, attempt_id, self.tracer_name)
+        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, resource=resource)
         trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider), self._open(trace):

@@ -1,7 +1,7 @@
 """The OpenTelemetry SDK's side of the tracer: from a span that ends to the trace in which it started."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -11,6 +11,7 @@ from opentelemetry.context import Context, create_key, get_current, get_value, s
 from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import SpanExport
 from lightning_core.tracer.trace import Trace
 from lightning_core.types import OtelResource, Span
@@ -104,10 +105,10 @@ class RecordingProvider(TracerProvider):
 
     Args:
         key: Under which a context has its trace.
-        exports: Where the spans go besides.
+        export: Where the spans go besides, if anywhere.
     """
 
-    def __init__(self, key: str, exports: Sequence[SpanExport]) -> None:
+    def __init__(self, key: str, export: SpanExport | None) -> None:
         unlimited = SpanLimits.UNSET
         super().__init__(
             sampler=sampling.ALWAYS_ON,
@@ -124,9 +125,20 @@ class RecordingProvider(TracerProvider):
                 max_span_attribute_length=unlimited,
             ),
         )
-        self.converted_resource = OtelResource.from_opentelemetry(self.resource)
-        """The resource that all of its spans share."""
-        super().add_span_processor(_TraceRecorder(self, key, exports))
+        self._converted_resource = OtelResource.from_opentelemetry(self.resource)
+        super().add_span_processor(_TraceRecorder(self, key, export))
+
+    def resource_of(self, rollout_id: str | None, attempt_id: str | None, tracer_name: str) -> OtelResource:
+        """Return the resource of the spans of a trace: what produces them, and which attempt they belong to."""
+        base = self._converted_resource
+        if rollout_id is None:
+            return base
+        told = {
+            LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
+            LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
+            LightningResourceAttributes.TRACER_NAME.value: tracer_name,
+        }
+        return OtelResource(attributes={**base.attributes, **told}, schema_url=base.schema_url)
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -137,11 +149,11 @@ def trace_in(key: str, context: Context) -> Trace | None:
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
-    def __init__(self, provider: RecordingProvider, key: str, exports: Sequence[SpanExport]) -> None:
+    def __init__(self, provider: RecordingProvider, key: str, export: SpanExport | None) -> None:
         # The provider holds its processors.
         self._provider = ref(provider)
         self._key = key
-        self._exports = exports
+        self._export = export
         # The SDK ends a span with a copy of it. A span that is never ended goes with its last reference.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
 
@@ -168,18 +180,15 @@ class _TraceRecorder(SpanProcessor):
         if trace.closed:
             trace.drop(span.name)
             return
-        provider = self._provider()
-        resource = None if provider is None else trace.resource(provider.converted_resource)
+        ids = (trace.rollout_id or "", trace.attempt_id or "")
         try:
-            recorded = Span.from_opentelemetry(
-                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
-            )
+            recorded = Span.from_opentelemetry(span, *ids, 0, resource=trace.resource)
         except Exception as exc:
             trace.drop(span.name, exc)
         else:
             trace.record(recorded)
-            for export in self._exports:
-                export.add(span, recorded, trace)
+            if self._export is not None:
+                self._export.add(span, recorded, trace)
 
 
 class _RandomIds(IdGenerator):

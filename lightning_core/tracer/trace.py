@@ -13,7 +13,6 @@ from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.errors import TracerError
-from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import OtelResource, Span
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Trace:
         rollout_id: The rollout that the spans belong to; None when they are only collected.
         attempt_id: The attempt that they belong to; None when they are only collected.
         run_id: The run that the rollout belongs to, where that is known.
-        tracer_name: Which tracer records it, for the resource of its spans.
+        resource: What produces its spans; None where the tracer's library says it.
     """
 
     def __init__(
@@ -45,20 +44,14 @@ class Trace:
         rollout_id: str | None = None,
         attempt_id: str | None = None,
         run_id: str | None = None,
-        tracer_name: str | None = None,
+        resource: OtelResource | None = None,
     ) -> None:
         self.name = name
         self.run_id = run_id
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
-        told = {
-            LightningResourceAttributes.ROLLOUT_ID: rollout_id,
-            LightningResourceAttributes.ATTEMPT_ID: attempt_id,
-            LightningResourceAttributes.TRACER_NAME: tracer_name,
-        }
-        self._told = {name.value: value for name, value in told.items() if value and rollout_id}
+        self.resource = resource
         self.otel_tracer: otel.Tracer | None = None
-        self._resource: tuple[OtelResource, OtelResource] | None = None
         # Reentrant: the garbage collector may end a span in the middle of any of these methods, in the same thread.
         self._lock = threading.RLock()
         self._spans: list[Span] = []
@@ -112,14 +105,6 @@ class Trace:
             self.drop(span.name)
         elif listener is not None:
             listener()
-
-    def resource(self, base: OtelResource) -> OtelResource:
-        """Return the resource of the spans of this trace: what produces them, and which attempt they belong to."""
-        known = self._resource
-        if known is None or known[0] is not base:
-            made = OtelResource(attributes={**base.attributes, **self._told}, schema_url=base.schema_url)
-            known = self._resource = (base, made)
-        return known[1]
 
     def start_span(self, name: str, *args: Any, **kwargs: Any) -> otel.Span:
         """Start a span by hand; see `opentelemetry.trace.Tracer`, as which 0.3 used what `trace_context` gives.

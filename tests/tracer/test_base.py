@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from lightning_core.emitter import emit_reward, get_active_sink
 from lightning_core.errors import TracerError
 from lightning_core.tracer import OtelTracer, clear_active_tracer, get_active_tracer, set_active_tracer
 
@@ -16,15 +15,6 @@ def test_importing_emitters_and_tracers_leaves_the_opentelemetry_sdk_alone() -> 
         "assert t.OtelTracer.__name__ == 'OtelTracer'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
-
-
-async def test_tracer_is_active_inside_of_its_trace_only(tracer: OtelTracer) -> None:
-    assert get_active_tracer() is None
-    async with tracer.trace_context():
-        assert get_active_tracer() is tracer
-        assert get_active_sink() is tracer
-        assert await asyncio.create_task(asyncio.to_thread(get_active_tracer)) is tracer
-    assert get_active_tracer() is None
 
 
 async def test_active_tracer_belongs_to_the_task_that_set_it(tracer: OtelTracer) -> None:
@@ -42,12 +32,6 @@ async def test_second_active_tracer_is_refused_until_the_first_is_cleared(tracer
         set_active_tracer(OtelTracer())
     clear_active_tracer()
     assert get_active_tracer() is None
-
-
-async def test_spans_go_to_the_active_tracer(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace:
-        emit_reward(1.0)
-    assert len(trace.spans) == 1
 
 
 def test_lifespan_tears_down_after_an_error() -> None:

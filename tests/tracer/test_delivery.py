@@ -103,13 +103,6 @@ async def test_flushed_trace_has_stored_what_it_recorded(
     assert [len(batch) for batch in store.batches] == [1, 1]
 
 
-async def test_flush_of_a_trace_without_a_store_does_nothing(tracer: OtelTracer) -> None:
-    async with tracer.trace_context() as trace:
-        emit_message("a")
-        await trace.flush()
-    assert len(trace.spans) == 1
-
-
 async def test_spans_of_a_thread_reach_the_store_while_the_trace_runs(
     tracer: OtelTracer, store: "RecordingStore"
 ) -> None:
@@ -127,19 +120,6 @@ async def test_spans_of_a_thread_reach_the_store_while_the_trace_runs(
     assert stored(store) == ["from the thread"]
 
 
-async def test_all_spans_are_acknowledged_and_numbered_when_the_trace_is_left(
-    tracer: OtelTracer, store: "RecordingStore"
-) -> None:
-    async with tracer.trace_context(store=store, **IDS) as trace:
-        emit_message("a")
-        assert [span.sequence_id for span in trace.spans] == [0]
-        emit_message("b")
-    assert stored(store) == ["a", "b"]
-    assert trace.spans == store.attempts["at-1"]
-    assert [span.sequence_id for span in trace.spans] == [1, 2]
-    assert only_this_task_runs()
-
-
 async def test_store_is_called_outside_of_every_trace(tracer: OtelTracer, store: "RecordingStore") -> None:
     def agent() -> None:
         with tracer.provider.get_tracer("agent").start_as_current_span("work"):
@@ -153,14 +133,6 @@ async def test_store_is_called_outside_of_every_trace(tracer: OtelTracer, store:
         await asyncio.to_thread(agent)
     assert len(store.attempts["at-1"]) == 4
     assert not store.saw_a_trace
-
-
-async def test_store_failure_is_raised_on_leaving(tracer: OtelTracer, store: "RecordingStore") -> None:
-    store.errors = [StoreError("disk full")] * 10
-    with pytest.raises(StoreError, match="disk full"):
-        await traced(tracer, store, "lost")
-    assert [span.sequence_id for span in tracer.get_last_trace()] == [0]
-    assert only_this_task_runs()
 
 
 async def test_store_failure_is_made_good_by_a_later_success(tracer: OtelTracer, store: "RecordingStore") -> None:
@@ -186,31 +158,12 @@ async def test_error_of_the_agent_goes_before_a_store_failure_and_tells_of_it(
     ]
 
 
-async def test_trace_of_a_failed_agent_is_delivered(tracer: OtelTracer, store: "RecordingStore") -> None:
-    with pytest.raises(RuntimeError, match="the agent failed"):
-        await traced(tracer, store, "before the failure", RuntimeError("the agent failed"))
-    assert stored(store) == ["before the failure"]
-
-
 async def test_store_that_never_answers_is_an_error_after_the_timeout(
     impatient_tracer: OtelTracer, store: "RecordingStore"
 ) -> None:
     store.gate.clear()
     with pytest.raises(TracerError, match=r"did not acknowledge 1 spans of attempt 'at-1' within 0\.01 s; see whether"):
         await traced(impatient_tracer, store, "lost")
-    assert only_this_task_runs()
-
-
-async def test_cancelled_trace_delivers_what_is_recorded(tracer: OtelTracer, store: "RecordingStore") -> None:
-    async def rollout() -> None:
-        async with tracer.trace_context(store=store, **IDS):
-            emit_message("just before")
-            me.cancel()
-            await asyncio.Event().wait()
-
-    me = asyncio.create_task(rollout())
-    await cancelled(me)
-    assert stored(store) == ["just before"]
     assert only_this_task_runs()
 
 

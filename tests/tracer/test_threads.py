@@ -44,15 +44,6 @@ def test_threading_is_as_before_after_the_last_teardown_in_the_process() -> None
     assert patched() == before
 
 
-def test_tracer_can_be_initialised_again() -> None:
-    before = patched()
-    tracer = OtelTracer()
-    for _ in range(2):
-        with tracer.lifespan():
-            assert patched() != before
-        assert patched() == before
-
-
 def test_instrumentation_of_somebody_else_is_left_alone(instrumented_by_somebody_else: ThreadingInstrumentor) -> None:
     before = patched()
     with OtelTracer().lifespan():

@@ -8,8 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
 from lightning_agentops.library import CORE, part
-from lightning_agentops.service import API_URL, TRACES_URL, AgentOpsExporter
+
+TRACES_PATH = "/v1/traces"
+_REQUEST_SECONDS = 10.0
 
 
 def main() -> None:
@@ -35,19 +40,18 @@ def repair_exporters() -> None:
     make_exporter = core.OTLPMetricExporter
 
     def make_metric_exporter(endpoint: str, **options: Any) -> Any:
-        traces_url = _config().exporter_endpoint
-        told = endpoint if traces_url == TRACES_URL else f"{traces_url.removesuffix('/v1/traces')}/v1/metrics"
-        return make_exporter(endpoint=told, **options)
+        place = _config().exporter_endpoint.removesuffix(TRACES_PATH)
+        return make_exporter(endpoint=f"{place}/v1/metrics", **options)
 
     core.OTLPMetricExporter = make_metric_exporter
 
 
-class _SdkExporter(AgentOpsExporter):
-    """Takes the place of AgentOps' exporter; the SDK's settings say where to, and with which key."""
+class _SdkExporter(OTLPSpanExporter):
+    """Takes the place of AgentOps' exporter; the SDK's settings say with which key. It is the token, too."""
 
     def __init__(self, endpoint: str, **_: Any) -> None:
-        config = _config()
-        super().__init__(config.api_key or "", config.endpoint or API_URL, endpoint)
+        key = {"authorization": f"Bearer {_config().api_key}"}
+        super().__init__(endpoint, headers=key, timeout=_REQUEST_SECONDS, compression=Compression.Gzip)
 
 
 def _config() -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from importlib.metadata import version
-from types import SimpleNamespace
 
 import openai
 import pytest
@@ -34,12 +33,6 @@ def test_what_is_imported_is_instrumented_also_beside_a_framework() -> None:
     assert instrumentation._has_agentic_library is False
     instrumentation._uninstrument_providers()
     assert keys == [each._agentops_instrumented_package_key for each in instrumentation._active_instrumentors]
-
-
-def test_a_module_of_the_agent_is_told_apart() -> None:
-    is_installed = library.part(library.INSTRUMENTATION)._is_installed_package
-    assert is_installed(pytest, "agents")
-    assert not is_installed(SimpleNamespace(__file__=__file__), "agents")
 
 
 @pytest.mark.parametrize(("place", "name", "factory"), library.OPENAI_CALLS)

@@ -85,44 +85,6 @@ def refuse_negative(engine: FakeEngine) -> None:
     engine._fail = fail_negative  # type: ignore[method-assign]
 
 
-async def test_a_rollout_of_another_tracer_has_none_of_its_spans(
-    tracer: AgentOpsTracer, store: InMemoryLightningStore, client: openai.AsyncOpenAI
-) -> None:
-    from lightning_core.tracer import OtelTracer
-
-    other, attempt = OtelTracer(instrument=()), await begin(store)
-    with other.lifespan():
-        async with attempt.traced(other):
-            await client.chat.completions.create(model="small", messages=asks("hi"))
-            other.create_span("mine")
-    assert [span.name for span in await attempt.spans()] == ["mine"]
-
-
-async def test_two_tracers_of_the_process_have_their_own_calls(
-    tracer: AgentOpsTracer, store: InMemoryLightningStore, client: openai.AsyncOpenAI
-) -> None:
-    second, one, two = AgentOpsTracer(), await begin(store), await begin(store)
-    with second.lifespan():
-        async with one.traced(tracer):
-            await client.chat.completions.create(model="small", messages=asks("of the first"))
-            async with two.traced(second):
-                await client.chat.completions.create(model="small", messages=asks("of the second"))
-    async with one.traced(tracer):
-        await client.chat.completions.create(model="small", messages=asks("again"))
-    assert [span.attributes["gen_ai.prompt.0.content"] for span in await one.spans()] == ["of the first", "again"]
-    assert [span.attributes["gen_ai.prompt.0.content"] for span in await two.spans()] == ["of the second"]
-
-
-async def test_calls_outside_of_rollouts_are_recorded_nowhere(
-    tracer: AgentOpsTracer, client: openai.AsyncOpenAI, attempt: Attempt
-) -> None:
-    async with attempt.traced(tracer):
-        pass
-    answer = await client.chat.completions.create(model="small", messages=asks("nobody's"))
-    assert answer.choices[0].message.content == "ok"
-    assert list(await attempt.spans()) == []
-
-
 async def test_spans_that_the_agent_makes_with_agentops_are_recorded(
     tracer: AgentOpsTracer, client: openai.AsyncOpenAI, attempt: Attempt
 ) -> None:

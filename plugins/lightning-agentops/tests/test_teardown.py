@@ -86,14 +86,6 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         started.start()
 
 
-def test_a_module_that_agentops_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, library.CHAT, None)
-    with pytest.raises(TracerError, match=r"of agentops cannot be imported: .*; install the module that it lacks$"):
-        library.part(library.CHAT)
-
-
 def test_the_client_that_agentops_imports_and_does_not_require_is_required() -> None:
     assert any(line.startswith("openai<") for line in requires("lightning-agentops") or [])
 

@@ -240,15 +240,3 @@ async def test_calls_that_the_proxy_recorded_too_count_once_and_have_its_tokens(
                 assert (one.prompt, one.response, one.reward) == (other.prompt, other.response, other.reward)
                 assert one.response["token_ids"]
         assert read_usage(spans) == read_usage(alone)
-
-
-async def test_a_client_that_is_called_after_the_tracer_is_gone_is_not_traced(
-    engine: FakeEngine, client: openai.AsyncOpenAI
-) -> None:
-    tracer = WeaveTracer()
-    for _ in range(2):
-        with tracer.lifespan():
-            async with tracer.trace_context() as trace:
-                await client.chat.completions.create(model="small", messages=user("?"))
-            assert len(trace.spans) == 1
-        await client.chat.completions.create(model="small", messages=user("?"))

@@ -2,7 +2,6 @@
 
 import importlib
 import logging
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -47,15 +46,6 @@ def service() -> Any:
     private.set_client(client)
     yield service
     private.set_client(None)
-
-
-def test_environment_is_set_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEAVE_A", "1")
-    monkeypatch.delenv("WEAVE_B", raising=False)
-    with private.environment(WEAVE_A="2", WEAVE_B="3"):
-        assert (os.environ["WEAVE_A"], os.environ["WEAVE_B"]) == ("2", "3")
-    assert os.environ["WEAVE_A"] == "1"
-    assert "WEAVE_B" not in os.environ
 
 
 def test_error_reports_can_be_silenced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_an_adapter_of_the_user_s_is_used_or_refused_but_never_replaced(base):
         pass
 
     refusal = (
-        r"a Shortened makes triplets of its own, .*; subclass lightning_core\.adapter\.TraceToTrajectories and override"
+        r"a Shortened makes no training rows, .* or subclass lightning_core\.adapter\.TraceToTrajectories and override"
     )
     with pytest.raises(TypeError, match=refusal):
         as_trajectory_adapter(Shortened())
