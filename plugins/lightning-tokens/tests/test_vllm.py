@@ -16,8 +16,8 @@ import aiohttp
 import psutil
 import pytest
 from click.testing import CliRunner
-from lightning_tokens.vllm.command import vllm
-from lightning_tokens.vllm.server import VLLMFailed, VLLMServer
+from lightning_tokens.vllm import VLLMFailed, VLLMServer
+from lightning_tokens.vllm_command import vllm
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -139,7 +139,7 @@ def owner(command: list[str], tmp_path: Path) -> Iterator["subprocess.Popen[byte
     code = (
         "import asyncio, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell has it ignored\n"
-        "from lightning_tokens.vllm.server import VLLMServer\n"
+        "from lightning_tokens.vllm import VLLMServer\n"
         "async def main():\n"
         f"    async with VLLMServer('m', command={command!r}, grace_seconds=1) as server:\n"
         "        print('ready', flush=True)\n"
@@ -180,7 +180,7 @@ def test_serve_may_be_said_before_the_model(said: list[str], monkeypatch: pytest
         asked.append((model, options["arguments"]))
         raise SystemExit(3)
 
-    monkeypatch.setattr("lightning_tokens.vllm.server.VLLMServer", refuse)
+    monkeypatch.setattr("lightning_tokens.vllm.VLLMServer", refuse)
     result = CliRunner().invoke(vllm, [*said, "--port", "0", "--max-model-len", "9"])
     assert result.exit_code == 3
     assert asked == [("m", ("--max-model-len", "9"))]

@@ -17,7 +17,7 @@ from lightning_tokens.testing import letter_tasks, make_tiny_model, say_letters
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.errors import LightningError
 from lightning_verl.algorithm import VERL
-from lightning_verl.requirements import count_gpus
+from lightning_verl.config import count_gpus
 
 TRAININGS: dict[str, list[str]] = {
     "grpo": [],

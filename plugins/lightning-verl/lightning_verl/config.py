@@ -22,7 +22,6 @@ from yaml import YAMLError
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options, did_you_mean
-from lightning_verl.requirements import count_gpus
 from lightning_verl.rules import (
     ACTOR,
     MODEL,
@@ -211,6 +210,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _refuse(faults_of_conflicts(facts, packaged=packaged))
         _let_loss_correct(config, given)
         learning = _learning(facts)
+        conflicts = learning.conflicts()
+        _refuse(f"{PREFIX}.{name} is {getattr(learning, name)!r}: {why}" for name, why in conflicts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
         _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
@@ -463,3 +464,15 @@ def _open(config: DictConfig) -> None:
             _open(config[key])
     if not config:
         OmegaConf.set_struct(config, False)
+
+
+def count_gpus(root: Path = Path("/")) -> int:
+    """Return how many of NVIDIA's GPUs this process may use; 0 where none can be counted.
+
+    Args:
+        root: Where the system is.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return sum(name.strip() not in ("", "-1") for name in chosen.split(","))
+    return sum(1 for _ in root.glob("dev/nvidia[0-9]*"))

@@ -212,7 +212,10 @@ class Training:
         with own_queue(config.transfer_queue):
             self.manager.write_to(TransferQueueRows())
             trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._trainer_cls)
-            self._trainer = trainer_cls(config, self)
+            try:
+                self._trainer = trainer_cls(config, self)
+            except (AssertionError, ValueError) as exc:
+                raise ConfigError(f"verl refuses its configuration: {exc}") from exc
             self._trainer.init()
             self.bridge.call(self.serving.start(self._policy(config)))
             try:
@@ -296,14 +299,22 @@ def told_of(model: DictConfig) -> Mapping[str, Any]:
 
     Args:
         model: `actor_rollout_ref.model`.
+
+    Raises:
+        ConfigError: When there is none.
     """
     if "://" in str(model.path):
         return {}
     from transformers import AutoConfig
 
-    told: Mapping[str, Any] = AutoConfig.from_pretrained(
-        model.path, trust_remote_code=model.trust_remote_code
-    ).to_dict()
+    try:
+        found = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError, TypeError) as exc:
+        raise ConfigError(
+            f"actor_rollout_ref.model.path is {model.path!r}, which is neither a model's folder nor its name on the "
+            f"Hugging Face hub: {exc}"
+        ) from exc
+    told: Mapping[str, Any] = found.to_dict()
     return told
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning_verl.engine import VerlEngine
+from lightning_verl.serving import VerlEngine
 
 
 class Client:
