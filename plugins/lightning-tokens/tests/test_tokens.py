@@ -402,16 +402,6 @@ async def test_what_the_engine_cannot_honour_is_recorded_and_the_call_goes_on(
     assert caplog.text.count(f"lightning.parameter_ignored name={name} model=small") == warns
 
 
-@pytest.mark.parametrize("fields", [fields for fields, _ in WITHOUT], ids=str)
-async def test_it_is_refused_by_its_name_where_the_backend_is_strict(start: Start, fields: dict[str, Any]) -> None:
-    engine = Engine("x")
-    error = await refused(await start(engine, strict=True), **fields)
-    name = next(iter(fields))
-    assert (error["code"], error["param"]) == ("unsupported_parameter", name)
-    assert error["message"].startswith(f"{name} is {fields[name]!r:.100}, which a model of tokens does not take; ")
-    assert engine.prompts == []
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -16,7 +16,7 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 10. Numbers are within their bounds; a row fits into a micro-batch, a batch into the dataset.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from lightning_tokens.engine import context_length
@@ -166,20 +166,6 @@ _REFUSED = {
 
 _WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
-_BOUNDS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    **dict.fromkeys(
-        (*keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), f"{ROLLOUT}.val_kwargs.temperature"),
-        ("0 or more", lambda value: value >= 0),
-    ),
-    **dict.fromkeys(
-        keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"),
-        ("more than 0, and 1 at most", lambda value: 0 < value <= 1),
-    ),
-    **dict.fromkeys(keys("algorithm", "gamma lam"), ("from 0 to 1", lambda value: 0 <= value <= 1)),
-    f"{ROLLOUT}.temperature": ("more than 0: groups of equal answers teach nothing", lambda value: value > 0),
-}
-"""By key, what a number has to be, beyond which verl takes it silently."""
-
 
 def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
     """Give what contradicts itself.
@@ -192,9 +178,6 @@ def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
         why = next((why for name, why in _WITHOUT_EFFECT.items() if _is_under(key, (name,))), None)
         if why is not None and key != TOOL_FORMAT and _says_something(facts.given, key, packaged):
             yield f"{key} has no effect: {why}; leave it out"
-    for key, (bounds, is_within) in _BOUNDS.items():
-        if isinstance(value := facts.value(key), int | float) and not is_within(value):
-            yield f"{key} is {value!r}; it has to be {bounds}"
     for rules in (_of_samples, _of_losses, _of_servers, _of_checkpoints_and_groups):
         yield from (f"{key} is {facts.value(key)!r}: {why}" for key, why in rules(facts))
 
