@@ -287,25 +287,6 @@ async def test_completions_take_text_and_tokens(start: Start, stream: bool) -> N
         assert (call.prompt_token_ids, call.response_token_ids) == ([97, 98, 99], [111, 107, 1])
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "status"),
-    [
-        ("/embeddings", {"input": "x"}, 404),
-        ("/chat/completions", {"messages": "hi"}, 400),
-        ("/chat/completions", {"messages": [], "n": 0}, 400),
-        ("/completions", {"prompt": ["a", "b"]}, 400),
-        ("/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
-    ],
-)
-async def test_what_it_cannot_do_is_an_error_of_the_api(
-    start: Start, path: str, fields: dict[str, Any], status: int
-) -> None:
-    agent = await start(Engine("x"))
-    async with agent.post(path, **fields) as response:
-        assert response.status == status
-        assert (await response.json())["error"]["message"]
-
-
 async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:
     """Make a call that is to be refused; return the error, as OpenAI's API has it."""
     said = {"prompt": "a"} if path == "/completions" else {"messages": USER}

@@ -34,10 +34,6 @@ def test_a_rollout_without_a_reward_has_none_rather_than_zero():
     assert read.cause == "the agent gave no reward: return a number, or call emit_reward"
 
 
-def test_a_reward_of_zero_is_a_reward():
-    assert scored(0.0).reward == 0.0
-
-
 def test_objectives_are_combined_by_their_weights():
     spans = spans_of(CALLS, [None, {"right": 1.0, "short": 0.5, "polite": 9.0}])
     read = read_rollout(rollout(), spans, options=options(reward_weights={"right": 2.0, "short": -1.0}))

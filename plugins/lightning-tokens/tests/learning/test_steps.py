@@ -1,9 +1,8 @@
 import pytest
 from hypothesis import given, strategies as st
-from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of, two_choices
+from learning_toys import conversation, judged, options, plain, scored, two_choices
 from lightning_tokens.learning.advantages import gae, whitened
 from lightning_tokens.learning.groups import Lesson, learn_from_group
-from lightning_tokens.learning.outcomes import read_rollout
 from lightning_tokens.learning.steps import StepAdvantages, loss_weights, step_advantages
 
 
@@ -112,14 +111,6 @@ def test_choices_of_one_call_are_no_steps_of_each_other_for_a_critic():
     assert [*step.advantages[0], *step.advantages[1]] == pytest.approx([white[0], 0.0, *white[1:]])
 
 
-@pytest.mark.parametrize("credit", ["final", "per_call", "discounted"])
-def test_choices_of_the_last_call_are_each_followed_by_its_reward(credit):
-    told = options(estimator="gae", credit=credit)
-    lesson = learn_from_group([two_choices(2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0], [0.0, 0.0]], gamma=0.5)
-    assert plain(step.returns) == [[2.0], [1.0, 2.0]]
-
-
 def test_the_first_choice_follows_the_call_before_in_whatever_order_rows_come():
     keys, answers = ["u_0_0", "u_0_1", "u_0_2"], [[(0, 0, 1, 1.0, None)], *[[(1, 0, 1, 2.0, None)]] * 2]
     values = [[0.0], [0.5], [4.0]]
@@ -226,13 +217,3 @@ def test_each_rollout_weighs_the_same_and_each_token_within_it(rollouts, padding
 def test_without_rows_there_are_no_weights():
     assert loss_weights([], []) == []
     assert loss_weights(["u_0_0"], [[0, 0]]) == [0.0]
-
-
-def test_a_rollout_all_of_whose_rows_were_too_long_has_no_weight_in_the_loss():
-    told = options(max_prompt_length=2)
-    group = [
-        read_rollout(rollout(), spans_of([([1, 1, 1], [2])], [5.0]), options=told),
-        scored(1.0, told=told),
-        scored(0.0, told=told),
-    ]
-    assert taken(learn_from_group(group, options=told), options=told).weights == [1.0, 1.0]

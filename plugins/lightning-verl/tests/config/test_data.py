@@ -146,14 +146,6 @@ def test_a_mini_batch_that_was_not_set_fits_into_the_batch(more, mini):
     assert loaded.batch_size == more["data.train_batch_size"] // (4 if "trainer.v1.trainer_mode" in more else 1)
 
 
-def test_a_first_config_fits(model):
-    first = load_settings(
-        {"actor_rollout_ref.model.path": str(model), "data.train_batch_size": 12, "agentlightning.device": "cpu"},
-        preset="grpo",
-    )
-    check_settings(first, n_train=12, n_val=None)
-
-
 def test_epochs_do_not_end_before_the_steps_that_were_asked_for():
     assert load_settings({"trainer.total_training_steps": 90}).verl.trainer.total_epochs == 90
     both = load_settings({"trainer.total_training_steps": 90, "trainer.total_epochs": 2})
