@@ -17,11 +17,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lightning_core.algorithm import Algorithm
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_core.types import NamedResources
+from lightning_core.types import NamedResources, RolloutMode
 from lightning_verl.bridge import Bridge, Enough
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings
-from lightning_verl.manager import Partition, RolloutManager
+from lightning_verl.manager import RolloutManager
 from lightning_verl.rules import fault_of_positions, longest_conversation, set_context_of_servers
 from lightning_verl.serving import Policy, Serving
 
@@ -63,7 +63,7 @@ class Training:
         algorithm: Algorithm,
         settings: Settings,
         *,
-        n_samples: Mapping[Partition, int],
+        n_samples: Mapping[RolloutMode, int],
         checkpoints: Path,
         trainer_cls: type | str | None,
         bridge: Bridge,

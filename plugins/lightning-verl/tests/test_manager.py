@@ -12,7 +12,7 @@ from lightning_proxy.testing import FakeEngine
 from lightning_tokens.learning.groups import LearnedRow, Lesson
 from lightning_tokens.learning.options import LearningOptions
 from lightning_verl.bridge import Bridge
-from lightning_verl.manager import Partition, RolloutManager
+from lightning_verl.manager import RolloutManager
 from lightning_verl.serving import Serving
 from toy_policy import Client, policy
 
@@ -20,6 +20,7 @@ from lightning_core import LLM, LitAgent, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import RolloutMode
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
 
@@ -78,7 +79,7 @@ class Driven(Algorithm):
             None if self.model_list is None else LLMProxy(store=self.get_store(), key="", model_list=self.model_list)
         )
         self.serving = Serving(self.get_store(), proxy=proxy, key=self.key)
-        tasks: dict[Partition, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
+        tasks: dict[RolloutMode, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
         self.manager = RolloutManager(
             self.get_store(),
             bridge=self.bridge,
