@@ -68,18 +68,17 @@ def test_what_comes_in_between_is_no_step_for_a_critic():
     assert plain(step.returns) == [[*returns[:2], 0.0, *returns[2:]]]
 
 
-def test_discounted_a_critic_is_given_each_reward_where_it_came():
-    told = options(estimator="gae", credit="discounted")
+@pytest.mark.parametrize(
+    ("credit", "returns"),
+    [
+        ("discounted", [3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]),
+        ("per_call", [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]),  # each answer is an episode of its own
+    ],
+)
+def test_a_critic_is_given_each_reward_where_it_came(credit, returns):
+    told = options(estimator="gae", credit=credit)
     lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert plain(step.returns) == [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]]
-
-
-def test_per_call_each_answer_is_an_episode_of_its_own():
-    told = options(estimator="gae", credit="per_call")
-    lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert plain(step.returns) == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]]
+    assert plain(taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0).returns) == [returns]
 
 
 def test_a_penalty_is_added_to_the_reward_of_its_token():
