@@ -75,130 +75,122 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
             load_settings(source)  # type: ignore[arg-type]
 
 
+SHORT = {
+    "ACTOR": "actor_rollout_ref.actor",
+    "MODEL": "actor_rollout_ref.model",
+    "OURS": "agentlightning",
+}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "opo takes each row for a sample"),
+        ("algorithm.adv_estimator=opo; OURS.advantage=rollout", "opo takes each row for a sample"),
+        ("algorithm.adv_estimator=opo; OURS.mask_truncated=true", "mask_truncated is True: it leaves rows out"),
         (
-            ["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"],
-            "mask_truncated is True: it leaves rows out",
-        ),
-        (
-            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.mask_truncated=true"],
+            "algorithm.adv_estimator=grpo; OURS.advantage=row; OURS.mask_truncated=true",
             "agentlightning.mask_truncated is True: it leaves rows out",
         ),
-        (["algorithm.use_kl_in_reward=true", "algorithm.adv_estimator=grpo"], "actor.use_kl_loss=true instead"),
+        ("algorithm.use_kl_in_reward=true; algorithm.adv_estimator=grpo", "actor.use_kl_loss=true instead"),
         (
-            ["agentlightning.call_discount=0.5", "algorithm.adv_estimator=grpo"],
+            "OURS.call_discount=0.5; algorithm.adv_estimator=grpo",
             "agentlightning.call_discount is 0.5: it has an effect with credit=discounted only",
         ),
         (
-            ["agentlightning.overlong_buffer=4", "agentlightning.credit=per_call"],
+            "OURS.overlong_buffer=4; OURS.credit=per_call",
             "agentlightning.overlong_buffer is 4: it lowers the reward of a whole rollout; set credit=final",
         ),
-        (["agentlightning.overlong_penalty=2"], "overlong_penalty is 2.0: it has an effect with overlong_buffer only"),
-        (["agentlightning.overlong_buffer=-1"], "overlong_buffer is -1"),
+        ("OURS.overlong_penalty=2", "overlong_penalty is 2.0: it has an effect with overlong_buffer only"),
+        ("OURS.overlong_buffer=-1", "overlong_buffer is -1"),
         (
-            ["agentlightning.call_discount=0.5", "agentlightning.credit=discounted", "algorithm.adv_estimator=gae"],
+            "OURS.call_discount=0.5; OURS.credit=discounted; algorithm.adv_estimator=gae",
             "with gae, algorithm.gamma discounts by tokens",
         ),
         (
-            ["agentlightning.loss=rollout", "actor_rollout_ref.actor.loss_agg_mode=token-mean"],
+            "OURS.loss=rollout; ACTOR.loss_agg_mode=token-mean",
             "loss_agg_mode is 'token-mean': agentlightning.loss is 'rollout'",
         ),
         (
-            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.credit=per_call"],
+            "algorithm.adv_estimator=grpo; OURS.advantage=row; OURS.credit=per_call",
             "verl compares only the last row of each rollout",
         ),
         (
-            ["actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"],
+            "ACTOR.policy_loss.loss_mode=bypass_mode",
             "is 'bypass_mode': it needs algorithm.rollout_correction.bypass_mode",
         ),
         (
-            ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=token"],
+            "algorithm.rollout_correction.bypass_mode=true; algorithm.rollout_correction.rollout_is=token",
             "rollout_is is 'token': it has no effect with bypass_mode and loss_type=ppo_clip",
         ),
         (
-            [
-                "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}",
-                "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
-            ],
+            "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}; ACTOR.policy_loss.loss_mode=gspo",
             "loss_mode is 'gspo': with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs",
         ),
-        (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
+        ("ACTOR.policy_loss.loss_mode=geo_mean", "takes a mean of its own over each micro-batch"),
         (
-            ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/ckpt/global_step_3"],
+            "trainer.resume_mode=resume_path; trainer.resume_from_path=/ckpt/global_step_3",
             "set actor_rollout_ref.model.path to the folder actor/huggingface of its checkpoint",
         ),
-        (["trainer.del_local_ckpt_after_load=true"], "what was learned would be gone"),
+        ("trainer.del_local_ckpt_after_load=true", "what was learned would be gone"),
         (
-            ["trainer.val_only=true", "trainer.val_before_train=false"],
+            "trainer.val_only=true; trainer.val_before_train=false",
             "trainer.val_before_train is False: without it verl trains although trainer.val_only is true",
         ),
         (
-            ["trainer.save_freq=20", "agentlightning.checkpoint_minutes=5"],
+            "trainer.save_freq=20; OURS.checkpoint_minutes=5",
             "trainer.save_freq is 20: it says in steps what agentlightning.checkpoint_minutes says",
         ),
         (
-            ["actor_rollout_ref.actor.checkpoint.async_save=true"],
+            "ACTOR.checkpoint.async_save=true",
             "actor_rollout_ref.actor.checkpoint.async_save is True: no run could go on from",
         ),
         (
-            ["algorithm.filter_groups={enable: true, metric: acc}"],
+            "algorithm.filter_groups={enable: true, metric: acc}",
             "algorithm.filter_groups.metric is 'acc': groups are compared by the rewards that agents give; set it to r",
         ),
-        (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
+        ("distillation.enabled=true", "what the teacher says is collected by verl's own agents"),
         (
-            ["actor_rollout_ref.rollout.enable_rollout_routing_replay=true"],
+            "actor_rollout_ref.rollout.enable_rollout_routing_replay=true",
             "the rollouts do not record which experts have answered",
         ),
-        (["data.custom_cls.path=mine.py"], "data.custom_cls.path has no effect: samples are those of the dataset"),
-        (["reward.custom_reward_function.path=x.py"], "has no effect: the agent gives the reward, and"),
+        ("data.custom_cls.path=mine.py", "data.custom_cls.path has no effect: samples are those of the dataset"),
+        ("reward.custom_reward_function.path=x.py", "has no effect: the agent gives the reward, and"),
         (
-            ["actor_rollout_ref.model.lora_adapter_path=/an/adapter"],
+            "MODEL.lora_adapter_path=/an/adapter",
             "lora_adapter_path is '/an/adapter': verl reads it with actor_rollout_ref.model.lora_rank only",
         ),
         (
-            [
-                "actor_rollout_ref.model.lora_rank=8",
-                "actor_rollout_ref.model.lora.merge=false",
-                "actor_rollout_ref.rollout.name=hf",
-            ],
+            "MODEL.lora_rank=8; MODEL.lora.merge=false; actor_rollout_ref.rollout.name=hf",
             "lora.merge is False: with separate_async and with rollout.name=hf whole weights are sent",
         ),
-        (["algorithm.use_pf_ppo=true"], "verl's newer trainer, which runs here, does not look at it"),
-        (["algorithm.filter_groups.max_num_gen_batches=3"], "set max_inflight_gen_batches beside it"),
-        (["actor_rollout_ref.rollout.do_sample=false"], "what is learned from is drawn at actor_rollout_ref.rollout."),
-        (["trainer.resume_from_path=/ckpt/global_step_3"], "resume_from_path has no effect: a run goes on from"),
+        ("algorithm.use_pf_ppo=true", "verl's newer trainer, which runs here, does not look at it"),
+        ("algorithm.filter_groups.max_num_gen_batches=3", "set max_inflight_gen_batches beside it"),
+        ("actor_rollout_ref.rollout.do_sample=false", "what is learned from is drawn at actor_rollout_ref.rollout."),
+        ("trainer.resume_from_path=/ckpt/global_step_3", "resume_from_path has no effect: a run goes on from"),
+        ("MODEL.lora.rank=8", "fsdp2 does not read it, and would train the whole model; set"),
         (
-            ["actor_rollout_ref.model.lora.rank=8"],
-            "fsdp2 does not read it, and would train the whole model; set",
-        ),
-        (
-            {"model_engine": "megatron", "actor_rollout_ref.model.lora_rank": 8},
+            "model_engine=megatron; MODEL.lora_rank=8",
             "megatron does not read it, and would train the whole model; set actor_rollout_ref.model.lora.rank",
         ),
         (
-            ["actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]"],
+            "ACTOR.checkpoint.save_contents=[hf_model]",
             "is ['hf_model']: no run can go on from that, and no adapter is written; add model, or (without LoRA)",
         ),
         (
-            [
-                "actor_rollout_ref.model.lora_rank=8",
-                "trainer.resume_mode=disable",
-                "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
-            ],
+            "MODEL.lora_rank=8; trainer.resume_mode=disable; ACTOR.checkpoint.save_contents=[hf_model]",
             "no adapter is written; add model",
         ),
         (
-            ["agentlightning.overlong_buffer=256", "agentlightning.trace_aggregator.level=trajectory"],
+            "OURS.overlong_buffer=256; OURS.trace_aggregator.level=trajectory",
             "overlong_buffer is 256: it counts from the limit of a whole trajectory, and not",
         ),
     ],
 )
 def test_what_contradicts_itself_is_refused(config, message):
+    for short, section in SHORT.items():
+        config = config.replace(f"{short}.", f"{section}.")
     with pytest.raises(ConfigError) as caught:
-        load_settings(config)
+        load_settings(config.split("; "))
     assert message in str(caught.value)
 
 
