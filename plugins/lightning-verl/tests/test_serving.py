@@ -95,6 +95,7 @@ async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(c
     await serving.start(policy())
     serving.measure("base")
     assert serving.other_models("tiny", "base") == {"judge"}
+    assert [entry["model_name"] for entry in proxy.model_list] == ["judge", "tiny", "base"], "each leads to one model"
     assert serving.other_models("tiny", "tiny") == {"base", "judge"}
     await proxy.stop()
 
