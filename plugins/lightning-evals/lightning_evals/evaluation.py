@@ -229,7 +229,7 @@ class EvaluateModel(Evaluate):
         """
         try:
             from lightning_proxy import LLMProxy
-            from lightning_tokens.vllm.server import VLLMServer
+            from lightning_tokens.vllm import VLLMServer
         except ImportError as exc:
             raise ConfigError(
                 "a model is served with lightning-tokens, which is not installed: from a checkout of Lightning Core, "

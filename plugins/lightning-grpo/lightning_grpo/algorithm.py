@@ -18,7 +18,6 @@ from lightning_core.types import Dataset, RolloutMode, samples_of
 from lightning_grpo.options import (
     Advantage,
     Loss,
-    LossOptions,
     NonNegative,
     Positive,
     TrainingOptions,
@@ -28,9 +27,6 @@ from lightning_grpo.options import (
 
 if TYPE_CHECKING:
     from lightning_grpo.policy import Policy
-
-_BATCH_TOKENS = 8192
-"""The most tokens that are computed at once, where a row has no more."""
 
 
 class GRPO(Algorithm):
@@ -112,28 +108,15 @@ class GRPO(Algorithm):
         local = Path(model).expanduser()
         if not local.is_dir() and model[:1] in "/.~":
             raise ConfigError(f"model is {model!r}, and there is no such folder; name one, or a model of the hub")
-        self.options = TrainingOptions(
-            model=str(local.absolute()) if local.is_dir() else model,
-            steps=steps,
-            batch_size=batch_size,
-            group_size=group_size,
-            max_tokens=max_tokens,
-            validate_every=validate_every,
-            temperature=temperature,
-            seed=seed,
-            generator=generator,
-            learning=learning_options(advantage or self._advantage, max_tokens, learning),
-            loss=LossOptions(
-                loss=loss,
-                clip=clip_range(clip),
-                kl=kl,
-                updates=updates,
-                max_tokens=max_tokens,
-                batch_tokens=max(_BATCH_TOKENS, max_tokens),
-            ),
-        )
-        self.learning_rate = learning_rate or (1e-5 if lora else 1e-6)
-        self.lora, self.device = lora, device
+        advantage = advantage or self._advantage
+        checked = {
+            "model": str(local.absolute()) if local.is_dir() else model,
+            "learning_rate": learning_rate or (1e-5 if lora else 1e-6),
+            "advantage": advantage,
+            "clip": clip_range(clip),
+            "learning": learning_options(advantage, max_tokens, learning),
+        }
+        self.options = TrainingOptions(**{**given, **checked})
         elsewhere = ("steps", "device", "generator")  # the same training, longer, or in another place
         text = name + repr(sorted((each, repr(value)) for each, value in given.items() if each not in elsewhere))
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -172,11 +155,11 @@ class GRPO(Algorithm):
         try:
             return Policy(
                 self.options.model,
-                device=self.device or find_device(),
-                lora=self.lora,
-                learning_rate=self.learning_rate,
+                device=self.options.device or find_device(),
+                lora=self.options.lora,
+                learning_rate=self.options.learning_rate,
                 temperature=self.options.temperature,
-                needs_reference=self.options.loss.kl > 0,
+                needs_reference=self.options.kl > 0,
                 seed=self.options.seed,
             )
         except ConfigError:
@@ -184,7 +167,7 @@ class GRPO(Algorithm):
         except (OSError, RuntimeError, ValueError, AssertionError, ImportError, SafetensorError) as exc:
             # There is no such model, device or memory, not all of the model, or a package that its tokenizer needs.
             raise ConfigError(
-                f"model {self.options.model!r} cannot be loaded on {self.device or find_device()}: {exc}"
+                f"model {self.options.model!r} cannot be loaded on {self.options.device or find_device()}: {exc}"
             ) from exc
 
     def _check(self, n_train: int) -> None:
@@ -194,7 +177,7 @@ class GRPO(Algorithm):
                 f"batch_size is {self.options.batch_size}, and train_dataset has {n_train} tasks; give more, or a "
                 "smaller one"
             )
-        if self.lora and find_spec("peft") is None:
+        if self.options.lora and find_spec("peft") is None:
             raise ConfigError("lora needs peft, which is not installed: pip install peft")
         check_parts(self, self.options.model)
 

@@ -3,15 +3,13 @@
 It needs torch, transformers and the packages of this project, and no network; with peft it tries LoRA, too.
 """
 
-import argparse
 import asyncio
 import os
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 os.environ.setdefault("TQDM_DISABLE", "1")  # there is a line for each stage
 
 import torch
-from lightning_tokens.testing import letter_tasks, make_tiny_model, say_letters
+from lightning_tokens.testing import letter_tasks, make_tiny_model, run_checks, say_letters
 
 from lightning_core import LLM, FitResult, Trainer, rollout
 from lightning_core.runs.folder import runs_in
@@ -47,28 +45,28 @@ class Watched(GRPO):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def check_training(model: str, device: str, folder: Path) -> str:
+def check_training(device: str, folder: Path) -> str:
     """Expect that a short training raises the reward of new tasks, and that log-probabilities agree."""
-    result, agree = train(model, device, folder, steps=15)
+    result, agree = train(device, folder, steps=15)
     found = None if result.comparison is None else result.comparison.difference
     assert found is not None, f"the run has no comparison; it {result.status}"
     assert (found.low or 0.0) > 0, f"the held-out reward did not rise for certain: {found}"
     return f"held-out reward {found}; {agree}"
 
 
-def check_lora(model: str, device: str, folder: Path) -> str:
+def check_lora(device: str, folder: Path) -> str:
     """Expect that log-probabilities agree while an adapter learns."""
     if find_spec("peft") is None:
         return "not tried: peft is not installed"
-    result, agree = train(model, device, folder, steps=4, lora=8)
+    result, agree = train(device, folder, steps=4, lora=8)
     assert result.status == "succeeded", f"the run {result.status}"
     return agree
 
 
-def train(model: str, device: str, folder: Path, *, steps: int, lora: int = 0) -> tuple[FitResult, str]:
+def train(device: str, folder: Path, *, steps: int, lora: int = 0) -> tuple[FitResult, str]:
     """Train; return the result, and by how much tokens were less or more likely in training than in sampling."""
     algorithm = Watched(
-        model=model,
+        model=str(make_tiny_model(folder / "model", hidden_size=128)),
         device=device,
         steps=steps,
         lora=lora,
@@ -77,7 +75,6 @@ def train(model: str, device: str, folder: Path, *, steps: int, lora: int = 0) -
         learning_rate=1e-2,
         max_tokens=160,
     )
-    os.chdir(folder)  # where checkpoints go
     trainer = Trainer(algorithm=algorithm, n_runners=32)
     result = trainer.fit(letters, letter_tasks(0, 64), test_dataset=letter_tasks(100, 132))
     most, limit = max(algorithm.differences), 0.01 if torch.device(device).type == "cuda" else 1e-4
@@ -85,8 +82,9 @@ def train(model: str, device: str, folder: Path, *, steps: int, lora: int = 0) -
     return result, f"log-probabilities differ by {most:.1e}"
 
 
-def check_resume(model: str, device: str, folder: Path) -> str:
+def check_resume(device: str, folder: Path) -> str:
     """Expect that a training goes on behind its last checkpoint after `kill -9`."""
+    model = str(make_tiny_model(folder / "model", hidden_size=128))
     code = "from lightning_grpo.check import train_in_parts; import sys; train_in_parts(*sys.argv[1:])"
 
     def train_until(end_at: int) -> tuple[int, list[str]]:
@@ -117,38 +115,12 @@ def train_in_parts(model: str, device: str, runs: str, end_at: str) -> None:
         asyncio.run(trainer.store.aclose())
 
 
-STAGES: dict[str, Callable[[str, str, Path], str]] = {
-    "training": check_training,
-    "lora": check_lora,
-    "resume": check_resume,
-}
-
-
-def main() -> int:
-    """Run the stages; return 0 where none has failed."""
-    parser = argparse.ArgumentParser(prog="python -m lightning_grpo.check", description=__doc__)
-    parser.add_argument("--device", default=find_device(), help="as torch names it (default: the fastest here)")
-    parser.add_argument("--only", help="the stages to run, with commas (default: all)")
-    given = parser.parse_args()
-    names = given.only.split(",") if given.only else list(STAGES)
-    if unknown := set(names) - STAGES.keys():
-        parser.error(f"--only has {min(unknown)!r}; the stages are {', '.join(STAGES)}")
-    print(f"torch {torch.__version__} on {given.device}", flush=True)
-    failed = False
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            model = str(make_tiny_model(Path(folder) / "model", hidden_size=128))
-            began = time.monotonic()
-            try:
-                said = f"ok      {STAGES[name](model, given.device, Path(folder))}"
-            except Exception as exc:
-                failed, said = True, f"FAILED  {type(exc).__name__}: {exc}"
-            os.chdir("/")
-            print(f"{name:10}{time.monotonic() - began:6.0f} s  {said}", flush=True)
-    if torch.cuda.is_available():
-        print(f"{torch.cuda.max_memory_allocated() / 2**30:.2f} GiB of GPU memory at most")
-    return int(failed)
+def stages_of(device: str) -> dict[str, Callable[[Path], str]]:
+    """Return what is tried on a device, by name."""
+    checks = {"training": check_training, "lora": check_lora, "resume": check_resume}
+    return {name: partial(check, device) for name, check in checks.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print(f"torch {torch.__version__}", flush=True)
+    sys.exit(run_checks("python -m lightning_grpo.check", __doc__, stages_of, device=find_device()))

@@ -22,39 +22,31 @@ divided by a constant (Dr. GRPO's)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossOptions:
-    """What the loss is."""
-
-    loss: Loss = "rollout"
-    clip: tuple[float, float] = (0.2, 0.2)
-    """How far below and above 1 the ratio may go."""
-    kl: float = 0.0
-    """The weight of the divergence from the model that the training began with."""
-    updates: int = 1
-    """Mini-batches of a step, each of whole rollouts."""
-    max_tokens: int = 2048
-    """Of a row; the constant of `loss="constant"`."""
-    batch_tokens: int = 8192
-    """The most tokens, padding included, that are computed at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What a training is; `GRPO` says what each option means."""
+    """What a training is; `GRPO` says what each option means, and which of them has a default."""
 
     model: str
     """The absolute path of a folder, or a name on the Hugging Face hub."""
     steps: int
     batch_size: int
     group_size: int
+    learning_rate: float
+    updates: int
+    advantage: Advantage
+    loss: Loss
+    clip: tuple[float, float]
+    """How far below and above 1 the ratio may go."""
+    kl: float
+    lora: int
     max_tokens: int
+    """Of a row; the constant of `loss="constant"`."""
     validate_every: int
     temperature: float
     seed: int
+    device: str | None
     generator: str
     """`module`, or the URL of a vLLM server."""
     learning: LearningOptions
-    loss: LossOptions
 
 
 def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, Any] | None) -> LearningOptions:
@@ -70,20 +62,7 @@ def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, 
     """
     told = dict(given or {})
     check_options("learning", told, _learning)
-    if "call_discount" in told and told.get("credit") != "discounted":
-        raise ConfigError("learning.call_discount has an effect with learning.credit: discounted alone; set that, too")
-    if told.get("overlong_buffer") and told.get("credit", "final") != "final":
-        raise ConfigError(
-            "learning.overlong_buffer has an effect with learning.credit: final alone; leave one of them out"
-        )
-    if "overlong_penalty" in told and not told.get("overlong_buffer"):
-        raise ConfigError("learning.overlong_penalty has an effect with learning.overlong_buffer alone; set that, too")
-    if told.get("overlong_buffer", 0) >= max_tokens:
-        raise ConfigError(
-            f"learning.overlong_buffer is {told['overlong_buffer']}, and max_tokens {max_tokens}; it is the last part "
-            "of these, so take fewer"
-        )
-    return LearningOptions(
+    found = LearningOptions(
         max_prompt_length=max_tokens,
         max_response_length=max_tokens,
         estimator="rloo" if advantage == "rloo" else "grpo",
@@ -91,6 +70,9 @@ def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, 
         overlong_counts_prompt=True,
         **{"level": "trajectory", **told},
     )
+    for name, why in found.conflicts():
+        raise ConfigError(f"learning.{name} is {getattr(found, name)!r}: {why}")
+    return found
 
 
 def clip_range(clip: float | Sequence[float]) -> tuple[float, float]:

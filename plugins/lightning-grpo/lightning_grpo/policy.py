@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_tokens.batcher import Sampling
+from lightning_tokens.engine import Generated
 from lightning_tokens.generator import Generator
 from lightning_tokens.learning.groups import LearnedRow
-from lightning_tokens.sampling import Answer, Sampling
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -108,7 +109,7 @@ class Policy:
         sampling: Sampling,
         *,
         is_aborted: Callable[[int], bool] = lambda _: False,
-    ) -> list[Answer]:
+    ) -> list[Generated]:
         """Continue each prompt; see `Generator.generate`."""
         with self.lock, self._autocast():
             return self.generator.generate(prompts, sampling, is_aborted=is_aborted)

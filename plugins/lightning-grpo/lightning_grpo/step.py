@@ -7,18 +7,24 @@ import numpy as np
 import torch
 from lightning_tokens.learning.groups import LearnedRow, Lesson
 from lightning_tokens.learning.mini_batches import make_mini_batches
-from lightning_tokens.learning.options import LearningOptions
 from lightning_tokens.learning.steps import loss_weights, rollout_of, step_advantages
 
-from lightning_grpo.options import LossOptions
+from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
+
+_BATCH_TOKENS = 8192
 
 _FURTHEST = 20.0
 """The largest difference of log-probabilities whose exponential is taken, as in verl."""
 
 
 def learn(
-    policy: Policy, lessons: Sequence[Lesson], *, learning: LearningOptions, options: LossOptions, version: int
+    policy: Policy,
+    lessons: Sequence[Lesson],
+    *,
+    options: TrainingOptions,
+    version: int,
+    batch_tokens: int = _BATCH_TOKENS,
 ) -> dict[str, float]:
     """Update a policy by what was learned of the groups of one step, and return what there is to say of it.
 
@@ -27,9 +33,9 @@ def learn(
     Args:
         policy: What learns; no other thread uses it meanwhile.
         lessons: One or more with rows.
-        learning: What is learned.
-        options: What the loss is.
+        options: What is learned, and what the loss is.
         version: The number of this step.
+        batch_tokens: The most tokens that are computed at once, padding included, where a row has no more.
 
     Raises:
         AlgorithmError: When the loss is not finite, and the weights are as they were before that update.
@@ -40,18 +46,22 @@ def learn(
         keys=keys,
         masks=[row.mask for row in rows.values()],
         answers=[row.packed() for row in rows.values()],
-        options=learning,
+        options=options.learning,
     )
     advantages = dict(zip(keys, found.advantages, strict=True))
     with policy.lock:
-        told = _updates(policy, rows, advantages, options)
+        told = _updates(policy, rows, advantages, options, batch_tokens)
         policy.begin(version)
     metrics = {f"actor/{name}": fmean(values) for name, values in told.items() if name != "logprob_difference"}
     return {**metrics, "training/logprob_difference": told["logprob_difference"][0]}  # later ones have learned already
 
 
 def _updates(
-    policy: Policy, rows: Mapping[str, LearnedRow], advantages: Mapping[str, np.ndarray], options: LossOptions
+    policy: Policy,
+    rows: Mapping[str, LearnedRow],
+    advantages: Mapping[str, np.ndarray],
+    options: TrainingOptions,
+    batch_tokens: int,
 ) -> dict[str, list[float]]:
     """Make the updates of a step; return each number of each."""
     told: dict[str, list[float]] = {}
@@ -60,7 +70,7 @@ def _updates(
         weights = token_weights(part, masks, options=options)
         total = sum(weights[key] * np.count_nonzero(mask) for key, mask in zip(part, masks, strict=True))
         sums: dict[str, float] = {}
-        for batch in _batches(rows, part, options.batch_tokens):
+        for batch in _batches(rows, part, batch_tokens):
             loss, numbers = _loss(policy, [rows[key] for key in batch], batch, advantages, weights, total, options)
             loss.backward()
             for name, value in numbers.items():
@@ -71,7 +81,7 @@ def _updates(
     return told
 
 
-def token_weights(keys: Sequence[str], masks: Sequence[Sequence[int]], *, options: LossOptions) -> dict[str, float]:
+def token_weights(keys: Sequence[str], masks: Sequence[Sequence[int]], *, options: TrainingOptions) -> dict[str, float]:
     """Return how much each learned token of a row counts in the loss, which is their weighted sum.
 
     Args:
@@ -129,7 +139,7 @@ def _loss(
     advantages: Mapping[str, np.ndarray],
     weights: Mapping[str, float],
     total: float,
-    options: LossOptions,
+    options: TrainingOptions,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Return the loss of some rows, and their share in each number of the mini-batch.
 

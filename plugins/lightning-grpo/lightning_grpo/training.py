@@ -153,7 +153,7 @@ class Training(Serving):
         lessons = [learn_from_group(group, options=learning) for group in groups]
         self._require_rows(lessons, step)
         with self._policy.lock:
-            told = learn(self._policy, lessons, learning=learning, options=self._options.loss, version=step)
+            told = learn(self._policy, lessons, options=self._options, version=step)
             self._metrics = training_metrics(lessons, options=learning) | told
 
     def _report_step(self) -> None:

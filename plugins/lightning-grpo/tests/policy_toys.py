@@ -1,11 +1,20 @@
-"""Rows that a policy has sampled by itself."""
+"""Rows that a policy has sampled by itself, and what is learned of them."""
 
+from typing import Any
+
+from lightning_grpo import GRPO
+from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
+from lightning_tokens.batcher import Sampling
 from lightning_tokens.learning.groups import LearnedRow
 from lightning_tokens.learning.rows import Answer
-from lightning_tokens.sampling import Sampling
 
 PROMPTS = [[5, 6, 7], [9], [11, 12, 13, 14, 15, 16], [20, 21]]
+
+
+def told(**changes: Any) -> TrainingOptions:
+    """Return the options of a training."""
+    return GRPO("x", **changes).options
 
 
 def rows_of(policy: Policy, *, seed: int = 1) -> list[LearnedRow]:

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from lightning_grpo.options import Loss, LossOptions
+from lightning_grpo.options import Loss
 from lightning_grpo.step import clipped_loss, k3, token_weights
+from policy_toys import told
 
 WIDTH, LONGEST = 5, 64
 
@@ -38,7 +39,7 @@ def tensors(rows: list[Any]) -> list[torch.Tensor]:
 def ours(rows: list[Any], loss: Loss, kl: float) -> float:
     now, old, reference, advantages, mask = tensors(rows)
     keys = [f"0_{number}_0" for number in range(len(rows))]
-    weights = token_weights(keys, mask.tolist(), options=LossOptions(loss=loss, max_tokens=LONGEST))
+    weights = token_weights(keys, mask.tolist(), options=told(loss=loss, max_tokens=LONGEST))
     each = clipped_loss(now, old, advantages, clip=CLIP) + kl * k3(now, reference)
     return float((each * mask * torch.tensor([[weights[key]] for key in keys])).sum())
 
@@ -122,11 +123,11 @@ def _of_trl(module: Any, inputs: dict[str, Any], now: torch.Tensor, kind: str) -
 def test_rows_of_one_rollout_share_its_weight_and_padding_has_none() -> None:
     """Worked by hand: two rollouts, the first in two rows with one and three tokens."""
     masks = [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=LossOptions(loss="rollout"))
+    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="rollout"))
     assert list(found.values()) == pytest.approx([1 / 8, 1 / 8, 1 / 4])
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=LossOptions(loss="token"))
+    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="token"))
     assert list(found.values()) == pytest.approx([1 / 6] * 3)
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=LossOptions(loss="constant", max_tokens=10))
+    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="constant", max_tokens=10))
     assert list(found.values()) == pytest.approx([1 / 20] * 3)
 
 

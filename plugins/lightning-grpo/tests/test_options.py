@@ -1,10 +1,7 @@
 """What is wrong with a training is said before a model is loaded: what, which, got, what next."""
 
-import json
 import socket
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +33,23 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
     ({"learning_rate": float("inf")}, "grpo: learning_rate is inf; it has to be a finite number"),
     ({"learning": {"on_failure": float("nan")}}, "learning: on_failure is .*; it has to be 'drop' or a finite number"),
-    ({"learning": {"overlong_penalty": 2.0}}, "learning.overlong_penalty has an effect with learning.overlong_buffer"),
-    ({"learning": {"overlong_buffer": 2048}}, "learning.overlong_buffer is 2048, and max_tokens 2048; .*take fewer"),
+    (
+        {"learning": {"overlong_penalty": 2.0}},
+        "overlong_penalty is 2.0: it has an effect with overlong_buffer only",
+    ),
+    (
+        {"learning": {"overlong_buffer": 2048}},
+        "overlong_buffer is 2048: it is the last part of the 2048 tokens",
+    ),
     (
         {"learning": {"overlong_buffer": 8, "credit": "per_call"}},
-        "learning.overlong_buffer has an effect with learning.credit: final alone",
+        "learning.overlong_buffer is 8: it lowers the reward of a whole rollout; set credit=final",
     ),
     ({"learning": {"credits": "final"}}, "learning has no option 'credits'; .*Did you mean 'credit'"),
-    ({"learning": {"call_discount": 0.5}}, "learning.call_discount has an effect with learning.credit: discounted"),
+    (
+        {"learning": {"call_discount": 0.5}},
+        "call_discount is 0.5: it has an effect with credit=discounted only",
+    ),
 ]
 
 
@@ -96,13 +102,6 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
 
 
-def test_a_model_that_was_copied_in_part_is_named(tmp_path: Path) -> None:
-    weights = make_tiny_model(tmp_path) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=f"model '{tmp_path}' cannot be loaded on cpu: .*header"):
-        Trainer(algorithm=GRPO(str(tmp_path), device="cpu")).fit(agent, list(range(8)))
-
-
 def test_a_generator_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = str(make_tiny_model(tmp_path / "model"))
@@ -111,30 +110,6 @@ def test_a_generator_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pyt
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"generator is {url}: .* cannot be reached: .*; start a vLLM server of"):
             Trainer(algorithm=GRPO(model, device="cpu", generator=url)).fit(agent, list(range(8)))
-
-
-class _ListsModels(BaseHTTPRequestHandler):
-    """A server that says which model it has, and takes no calls."""
-
-    root = ""
-
-    def do_GET(self) -> None:
-        body = json.dumps({"data": [{"id": "m", "root": self.root, "max_model_len": 4096}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def test_a_generator_that_takes_no_calls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = str(make_tiny_model(tmp_path / "model"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (_ListsModels,), {"root": model})) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(ConfigError, match=f"generator is {url}: the engine answered 501; start a vLLM server of"):
-            Trainer(algorithm=GRPO(model, device="cpu", generator=url, temperature=0.7)).fit(agent, list(range(8)))
-        server.shutdown()
 
 
 @rollout

@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from learning_toys import failed, faulty, options, scored
-from lightning_grpo.check import STAGES
-from lightning_grpo.options import LossOptions, learning_options
+from lightning_grpo.check import stages_of
+from lightning_grpo.options import learning_options
 from lightning_grpo.policy import Policy
 from lightning_grpo.step import learn
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.testing import make_tiny_model
-from policy_toys import rows_of
+from policy_toys import rows_of, told
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from lightning_core.errors import AlgorithmError, ConfigError
-
-LEARNING = learning_options("grpo", 512, None)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def test_one_step_makes_what_was_rewarded_likelier_and_an_adapter_is_loaded_agai
     more = {"lora": lora, "learning_rate": 1e-2 if lora else 1e-3}
     policy, other = policy_of(model, needs_reference=True, **more), policy_of(model, **more)
     rows = rows_of(policy)
-    learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(kl=0.001), version=2)
+    learn(policy, [Lesson((), tuple(rows))], options=told(kl=0.001), version=2)
     after = [float(each.detach().sum()) for each in policy.logprobs(rows)]
     moved = [value - sum(row.logprobs or ()) for row, value in zip(rows, after, strict=True)]
     assert min(moved[:2]) > 0 > max(moved[2:])
@@ -60,9 +58,9 @@ def test_one_step_makes_what_was_rewarded_likelier_and_an_adapter_is_loaded_agai
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["training", "lora"])
-def test_a_stage_of_the_check_passes(stage: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_of_the_check_passes(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "log-probabilities differ by" in STAGES[stage](str(model), "cpu", tmp_path)
+    assert "log-probabilities differ by" in stages_of("cpu")[stage](tmp_path)
 
 
 @pytest.mark.parametrize("loss", ["rollout", "token", "constant"])
@@ -72,8 +70,8 @@ def test_gradients_are_the_same_however_many_tokens_are_computed_at_once(model: 
         policy = policy_of(model)
         rows = rows_of(policy)
         rows[0].mask[3:7] = [0] * 4
-        told = LossOptions(loss=loss, batch_tokens=batch_tokens)
-        found.append(learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=told, version=1))
+        lessons = [Lesson((), tuple(rows))]
+        found.append(learn(policy, lessons, options=told(loss=loss), version=1, batch_tokens=batch_tokens))
     assert found[0] == pytest.approx(found[1], rel=1e-4, abs=1e-6)
     assert found[0]["actor/grad_norm"] > 0
 
@@ -85,8 +83,7 @@ def test_numbers_beside_the_loss_are_means_over_tokens_whatever_divides_the_loss
         rows = rows_of(policy)
         for row in rows:
             row.logprobs[:] = [value + 0.5 for value in row.logprobs]
-        told = LossOptions(loss=loss, kl=0.1)
-        found[loss] = learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=told, version=1)
+        found[loss] = learn(policy, [Lesson((), tuple(rows))], options=told(loss=loss, kl=0.1), version=1)
     assert found["constant"]["training/logprob_difference"] == pytest.approx(0.5, abs=1e-4)
     for name in ("training/logprob_difference", "actor/clip_fraction", "actor/entropy_estimate"):
         assert found["constant"][name] == pytest.approx(found["token"][name], rel=1e-4)
@@ -94,7 +91,7 @@ def test_numbers_beside_the_loss_are_means_over_tokens_whatever_divides_the_loss
 
 def test_what_is_saved_is_the_model_with_what_its_author_likes(model: Path, tmp_path: Path) -> None:
     policy = policy_of(model)
-    learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=LEARNING, options=LossOptions(), version=1)
+    learn(policy, [Lesson((), tuple(rows_of(policy)))], options=told(), version=1)
     policy.save(tmp_path / "saved")
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     assert saved.generation_config.eos_token_id == [2, 0]
@@ -120,7 +117,7 @@ def test_a_full_disk_is_named_and_what_was_there_stays(model: Path, tmp_path: Pa
     import resource
 
     policy = policy_of(model)
-    learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=LEARNING, options=LossOptions(), version=1)
+    learn(policy, [Lesson((), tuple(rows_of(policy)))], options=told(), version=1)
     policy.save(tmp_path / "best")
     policy.save_state(tmp_path / "state.pt")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -139,12 +136,12 @@ def test_a_state_goes_on_with_the_optimizer_s_own(model: Path, tmp_path: Path) -
     policy, other = policy_of(model), policy_of(model)
     rows = rows_of(policy)
     for version in (1, 2):
-        learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=version)
+        learn(policy, [Lesson((), tuple(rows))], options=told(), version=version)
         if version == 1:
             policy.save_state(tmp_path / "state.pt", best=(1, 0.5, "here"))
     assert other.load_state(tmp_path / "state.pt")["best"] == (1, 0.5, "here")
     assert other.version == 1
-    learn(other, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=2)
+    learn(other, [Lesson((), tuple(rows))], options=told(), version=2)
     assert other.generator.fingerprint() == policy.generator.fingerprint()
 
 
@@ -153,16 +150,16 @@ def test_the_reference_stays_what_the_training_began_with(model: Path) -> None:
         policy = policy_of(model, lora=lora, learning_rate=1e-2, needs_reference=True)
         rows = rows_of(policy)
         before = torch.cat(policy.reference_logprobs(rows))
-        found = learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(kl=0.1), version=1)
+        found = learn(policy, [Lesson((), tuple(rows))], options=told(kl=0.1), version=1)
         assert found["actor/kl"] == pytest.approx(0, abs=1e-6)
         assert torch.equal(torch.cat(policy.reference_logprobs(rows)), before)
         assert not torch.allclose(torch.cat(policy.logprobs(rows)), before, atol=1e-3)
 
 
 def test_a_fault_is_not_there_a_failure_has_its_worth_and_without_tokens_only_the_reward_counts() -> None:
-    told = replace(learning_options("grpo", 512, {"on_failure": -1.0}), needs_logprobs=False)
+    own = replace(learning_options("grpo", 512, {"on_failure": -1.0}), needs_logprobs=False)
     lesson = learn_from_group(
-        [scored(1.0, told=told), scored(0.0, told=told), failed(([1], [2]), told=told), faulty(told)], options=told
+        [scored(1.0, told=own), scored(0.0, told=own), failed(([1], [2]), told=own), faulty(own)], options=own
     )
     assert lesson.dropped is None
     advantages = {row.session: row.answers[0].advantage for row in lesson.rows}
@@ -177,7 +174,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_changes_nothing(model: P
     before = policy.generator.fingerprint()
     rows[0].logprobs[0] = float("nan")
     with pytest.raises(AlgorithmError, match=r"the loss is nan, .*; try a smaller learning_rate"):
-        learn(policy, [Lesson((), tuple(rows))], learning=LEARNING, options=LossOptions(), version=1)
+        learn(policy, [Lesson((), tuple(rows))], options=told(), version=1)
     assert policy.generator.fingerprint() == before
 
 

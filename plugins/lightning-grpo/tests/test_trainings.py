@@ -94,18 +94,6 @@ def test_a_run_whose_folder_was_moved_keeps_its_best_weights(model: str, tmp_pat
     assert Path(end["best"], "config.json").is_file()
 
 
-def test_a_model_that_another_training_called_after_the_same_step_is_measured_as_any(
-    model: str, tmp_path: Path
-) -> None:
-    copied = shutil.copytree(model, tmp_path / "step-1")
-    options = {"steps": 1, "learning_rate": 1e-2}
-    _, _, end = train(str(copied), options, "--val-tasks", "3", "--test-tasks", "3", cwd=tmp_path)
-    ran = runs_of_agents(tmp_path)
-    assert {ran[str(number)] for number in (100, 101, 102)} == {2}, "before and after"
-    is_better = end["best"] != str(copied)
-    assert {ran[str(number)] for number in (-1, -2, -3)} == {1 + is_better}
-
-
 def test_interrupted_it_keeps_the_best_weights_and_the_comparison(model: str, tmp_path: Path) -> None:
     options = {"steps": 50, "validate_every": 1}
     _, told, end = train(model, options, "--val-tasks", "4", "--end-at", "4", "--end-by", "SIGINT", cwd=tmp_path)

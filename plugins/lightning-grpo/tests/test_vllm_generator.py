@@ -20,10 +20,10 @@ from lightning_grpo.check import letters
 from lightning_grpo.policy import Policy
 from lightning_grpo.step import learn
 from lightning_grpo.vllm import VllmGenerator
+from lightning_tokens.batcher import Sampling
 from lightning_tokens.engine import Generated
 from lightning_tokens.learning.groups import Lesson
 from lightning_tokens.learning.rows import Row
-from lightning_tokens.sampling import Sampling
 from lightning_tokens.testing import letter_tasks, make_tiny_model
 from policy_toys import rows_of
 from transformers import GenerationConfig
@@ -100,7 +100,7 @@ async def test_after_each_step_the_server_answers_as_the_trainer(
             assert torch.allclose(computed[0], torch.tensor(found.logprobs), atol=1e-4)
             likelihoods.append(float(computed[1].sum()))
             lesson = Lesson((), tuple(rows_of(policy, seed=step)))
-            learn(policy, [lesson], learning=options.learning, options=options.loss, version=step + 1)
+            learn(policy, [lesson], options=options, version=step + 1)
     assert min(abs(likelihoods[0] - likelihoods[1]), abs(likelihoods[1] - likelihoods[2])) > 0.01, "weights changed"
 
 
@@ -122,7 +122,7 @@ async def test_calls_under_way_end_with_the_weights_that_they_began_with(
         await server.take()
         asked = {"temperature": 0.7, "max_tokens": 400, "ignore_eos": True}
         early = [group.create_task(server.generate(PROMPT, asked, request_id="x")) for _ in range(8)]
-        learn(policy, [Lesson((), tuple(rows_of(policy)))], learning=options.learning, options=options.loss, version=1)
+        learn(policy, [Lesson((), tuple(rows_of(policy)))], options=options, version=1)
         await asyncio.sleep(0.05)  # they are sent
         taking = group.create_task(server.take())
         await asyncio.sleep(0)

@@ -70,7 +70,6 @@ class TokensBackend(Backend):
             its tokens: a `TokenToolParser`.
         reasoning: The texts that begin and end what the model thinks before it answers, such as `("<think>",
             "</think>")`: it is `reasoning_content` then, and no part of the content. None to leave it there.
-        strict: Whether a parameter that cannot be honoured is refused, rather than ignored and recorded.
         loop: The event loop that the engine belongs to; None for the proxy's own.
         max_remembered_tokens: How many tokens of conversations are remembered; each takes 4 bytes.
 
@@ -91,7 +90,6 @@ class TokensBackend(Backend):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tool_parser: ToolParser | TokenToolParser | str | None = "hermes",
         reasoning: tuple[str, str] | None = None,
-        strict: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
         max_remembered_tokens: int = 20_000_000,
     ) -> None:
@@ -105,7 +103,6 @@ class TokensBackend(Backend):
             tool_parser = parse_hermes
         self._engine = engine
         self._takes: Collection[str] = getattr(engine, "takes", ())
-        self._strict = strict
         self._warned: set[str] = set()
         """The ignored parameters that a warning told of."""
         self._tool_parser = tool_parser
@@ -132,7 +129,7 @@ class TokensBackend(Backend):
             message = f"a model of tokens serves chat and completions; got {request.path}"
             return WholeAnswer(404, dump(openai_error(Refused(404, "not_served", message))))
         try:
-            params = read_request(fields, request.path, takes=self._takes, strict=self._strict)
+            params = read_request(fields, request.path, takes=self._takes)
             self._warn(params.ignored, fields)
             await self._load(fields)
             shape: Shape
@@ -162,7 +159,7 @@ class TokensBackend(Backend):
                 self._warned.add(name)
                 logger.warning(
                     "lightning.parameter_ignored name=%s model=%s: %s cannot honour it here; calls go on without it, "
-                    "and their spans say so (strict: true refuses them)",
+                    "and their spans say so",
                     name,
                     fields.get("model"),
                     self.address,

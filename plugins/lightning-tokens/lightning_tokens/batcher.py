@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from lightning_tokens.engine import Generated
-from lightning_tokens.sampling import Answer, Sampling
 
 T = TypeVar("T")
 
@@ -17,6 +16,59 @@ class Rejected(RuntimeError):
     """A request came while none is taken."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What decides how tokens are drawn. Requests with the same go into one batch."""
+
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    """The share of the probability that is drawn from."""
+    top_k: int = 0
+    """How many tokens are drawn from; 0 for all."""
+    max_tokens: int = 16
+    """The longest answer."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer; they are part of its tokens."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end an answer, besides the model's own."""
+    ignore_eos: bool = False
+    """Whether the model's own tokens do not end its answer."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], *, room: int, default_max_tokens: int) -> "Sampling":
+        """Read parameters; what is not among the fields here has no effect.
+
+        Args:
+            given: By vLLM's names, or OpenAI's.
+            room: How many tokens fit behind the prompt.
+            default_max_tokens: The longest answer by default.
+
+        Raises:
+            ValueError: When the prompt leaves no room, or a number is out of its range.
+        """
+        if room < 1:
+            raise ValueError("the prompt fills the model's context, nothing can be sampled behind it")
+        temperature, top_p = _number(given, "temperature", 1.0), _number(given, "top_p", 1.0)
+        if temperature < 0 or not 0 < top_p <= 1:
+            raise ValueError(f"temperature is at least 0 and top_p in (0, 1]; got {temperature} and {top_p}")
+        stop = given.get("stop") or ()
+        return cls(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=max(0, int(_number(given, "top_k", 0))),
+            max_tokens=max(1, min(int(_number(given, "max_tokens", default_max_tokens)), room)),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop_token_ids=tuple(given.get("stop_token_ids") or ()),
+            ignore_eos=bool(given.get("ignore_eos")),
+        )
+
+
+def _number(given: Mapping[str, Any], name: str, default: float) -> float:
+    value = given.get(name)
+    return default if value is None else float(value)
+
+
 class BatchGenerator(Protocol):
     """Answers batches, as `Generator` does."""
 
@@ -25,23 +77,14 @@ class BatchGenerator(Protocol):
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[int], bool]
-    ) -> list[Answer]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer, and which weights gave it."""
-
-    answer: Answer
-    version: int | None
-    """What `update` said; None before it said anything."""
+    ) -> list[Generated]: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     prompt: Sequence[int]
     sampling: Sampling
-    done: "asyncio.Future[Answered]"
+    done: "asyncio.Future[Generated]"
 
 
 class Batcher:
@@ -87,12 +130,15 @@ class Batcher:
                 if self._open.is_set():
                     await self._answer(self._next_batch())
 
-    async def ask(self, prompt: Sequence[int], given: Mapping[str, Any]) -> Answered:
-        """Return the answer to a prompt.
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Mapping[str, Any], *, request_id: str = ""
+    ) -> Generated:
+        """Continue a prompt.
 
         Args:
-            prompt: Its tokens.
-            given: Parameters of sampling; see `Sampling`.
+            prompt_ids: Its tokens.
+            sampling: See `Sampling`.
+            request_id: Has no effect.
 
         Raises:
             Rejected: When it was closed so that requests are refused.
@@ -100,11 +146,11 @@ class Batcher:
         """
         if self._rejects:
             raise Rejected(_CLOSED)
-        if not prompt:
+        if not prompt_ids:
             raise ValueError("the prompt has no token")
-        room = self._generator.context - len(prompt)
-        sampling = Sampling.of(given, room=room, default_max_tokens=self._default_max_tokens)
-        request = _Request(prompt, sampling, asyncio.get_running_loop().create_future())
+        room = self._generator.context - len(prompt_ids)
+        found = Sampling.of(sampling, room=room, default_max_tokens=self._default_max_tokens)
+        request = _Request(prompt_ids, found, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._came.set()
         try:
@@ -112,13 +158,6 @@ class Batcher:
         finally:
             if request in self._waiting:
                 self._waiting.remove(request)
-
-    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
-        """Continue a prompt; see `ask`."""
-        answered = await self.ask(prompt_ids, sampling)
-        answer, version = answered.answer, answered.version
-        end = "abort" if answer.end == "aborted" else answer.end
-        return Generated(answer.token_ids, answer.logprobs, end, None if version is None else (version, version))
 
     async def close(self, *, abort: bool = False, reject: bool = False) -> None:
         """Let requests wait, and return when none is computed any more.
@@ -167,7 +206,8 @@ class Batcher:
     async def _answer(self, batch: list[_Request]) -> None:
         if not batch:
             return
-        version, prompts = self.version, [request.prompt for request in batch]
+        versions = None if self.version is None else (self.version, self.version)
+        prompts = [request.prompt for request in batch]
         try:
             answers = await asyncio.to_thread(
                 self._generator.generate,
@@ -182,4 +222,4 @@ class Batcher:
             return
         for request, answer in zip(batch, answers, strict=True):
             if not request.done.done():
-                request.done.set_result(Answered(answer, version))
+                request.done.set_result(replace(answer, weight_versions=versions))

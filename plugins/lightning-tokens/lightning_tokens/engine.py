@@ -1,4 +1,4 @@
-"""What a model has to offer: tokens for tokens, and a tokenizer."""
+"""What a model has to offer: tokens for tokens, a tokenizer, and a context."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Generated:
     token_ids: Sequence[int]
     """Those that were sampled, that which ends the answer included."""
     logprobs: Sequence[float] | None = None
-    """Of each of them; None where the engine gives none."""
+    """Of each of them, at the sampling temperature and before top_p and top_k; None where the engine gives none."""
     finish_reason: str | None = "stop"
     """`stop`, `length` or `abort`; None for a piece that is not the last one."""
     weight_versions: tuple[int, int] | None = None
@@ -77,3 +77,14 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of tokens."""
         ...
+
+
+def context_length(told: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a model can have before it; None where that is not said.
+
+    Args:
+        told: What its `config.json` has; a model of more than text says it under `text_config`.
+    """
+    names = ("max_position_embeddings", "n_positions")  # the second is GPT-2's
+    said = (place.get(name) for place in (told, told.get("text_config") or {}) for name in names)
+    return next((length for length in said if isinstance(length, int)), None)

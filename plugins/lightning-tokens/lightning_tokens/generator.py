@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessor, StoppingCriteria
 
-from lightning_tokens.context import context_length
-from lightning_tokens.sampling import Answer, Sampling
+from lightning_tokens.batcher import Sampling
+from lightning_tokens.engine import Generated, context_length
 
 _SEEDS = 1_000_003
 """How far apart the seeds of two versions are: farther than those of replicas."""
@@ -101,7 +100,7 @@ class Generator:
         sampling: Sampling,
         *,
         is_aborted: Callable[[int], bool] = lambda _: False,
-    ) -> list[Answer]:
+    ) -> list[Generated]:
         """Continue each prompt.
 
         Args:
@@ -133,20 +132,19 @@ class Generator:
             )
         logprobs = likelihoods.of(sequences)
         return [
-            self._cut(Answer(tokens, each, "length"), ends, sampling)
+            self._cut(tokens, each, ends, sampling)
             for tokens, each in zip(sequences[:, width:].tolist(), logprobs.tolist(), strict=True)
         ]
 
-    def _cut(self, answer: Answer, ends: set[int], sampling: Sampling) -> Answer:
+    def _cut(self, tokens: list[int], logprobs: list[float], ends: set[int], sampling: Sampling) -> Generated:
         """Take off what the batch's longest answer has put behind this one, and say why this one ended."""
-        tokens = answer.token_ids
         length = next((place + 1 for place, token in enumerate(tokens) if token in ends), None)
         if sampling.stop:
             stopped = self._stop(tokens[:length], sampling.stop)
             length = length if stopped is None else stopped
         if length is not None:
-            return Answer(tokens[:length], answer.logprobs[:length], "stop")
-        return answer if len(tokens) >= sampling.max_tokens else replace(answer, end="aborted")
+            return Generated(tokens[:length], logprobs[:length], "stop")
+        return Generated(tokens, logprobs, "length" if len(tokens) >= sampling.max_tokens else "abort")
 
     def _stop(self, tokens: list[int], stops: Sequence[str]) -> int | None:
         for end in range(1, len(tokens) + 1):

@@ -8,7 +8,6 @@ from lightning_proxy.answer import mapping
 from lightning_proxy.request import Refused, openai_error
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from lightning_core.registry import did_you_mean
 from lightning_core.registry.options import wanted_of
 
 CHAT = "/chat/completions"
@@ -55,16 +54,13 @@ class SamplingParams:
         return self.sampling if seed is None or choice == 0 else {**self.sampling, "seed": seed + choice}
 
 
-def read_request(
-    fields: Mapping[str, Any], path: str, *, takes: Collection[str] = (), strict: bool = False
-) -> SamplingParams:
+def read_request(fields: Mapping[str, Any], path: str, *, takes: Collection[str] = ()) -> SamplingParams:
     """Return what a call asks for.
 
     Args:
         fields: The call's; what is null counts as left out.
         path: `CHAT` or `COMPLETIONS`.
         takes: What the engine takes besides, as `TokenEngine` says it.
-        strict: Whether a parameter that would be ignored is refused.
 
     Raises:
         WrongParameter: Names a parameter with an impossible value, or one without which the answer would mean
@@ -81,10 +77,6 @@ def read_request(
         ignored += unmet
         if not asked.parallel_tool_calls and asked.tools:
             ignored.append("parallel_tool_calls")
-    if strict and (refused := [name for name in ignored if name not in _WITHOUT_MEANING]):
-        name = refused[0]
-        next_step = f"; leave it out{did_you_mean(name, _READ[path])}"
-        raise _unsupported(name, given.get(name), _INSTEAD.get(name) or next_step)
     if asked.stream and asked.n != 1:
         raise WrongParameter("n", f"n is {asked.n}; a stream of a model of tokens has one choice, so leave n out")
     _check_logprobs(given, path)
@@ -262,12 +254,8 @@ _READ: Mapping[str, frozenset[str]] = {
     COMPLETIONS: frozenset({"model", "logprobs", "prompt", *_Asked.model_fields}) - _OF_CHAT,
 }
 
-_INSTEAD = {
-    "max_output_tokens": "; give max_tokens",
-    "functions": "; give tools",
-    "function_call": "; give tool_choice",
-}
-"""What to say in place of parameters of other APIs."""
+_INSTEAD = {"functions": "; give tools", "function_call": "; give tool_choice"}
+"""What to say in place of older parameters."""
 
 _OTHER_ANSWER = frozenset(
     {

@@ -220,7 +220,6 @@ class ServerTokens(TokensBackend):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tool_parser: ToolParser | TokenToolParser | str | None = "hermes",
         reasoning: tuple[str, str] | None = None,
-        strict: bool = False,
         max_remembered_tokens: int = 20_000_000,
     ) -> None:
         is_named = tokenizer is None or isinstance(tokenizer, str)
@@ -247,7 +246,6 @@ class ServerTokens(TokensBackend):
             chat_template_kwargs=chat_template_kwargs,
             tool_parser=tool_parser,
             reasoning=None if reasoning is None else (reasoning[0], reasoning[1]),
-            strict=strict,
             max_remembered_tokens=max_remembered_tokens,
         )
 
@@ -305,7 +303,6 @@ class VllmTokens(ServerTokens):
         chat_template_kwargs: As for `TokensBackend`, like all that follow.
         tool_parser: Finds tool calls in answers.
         reasoning: The texts that begin and end what the model thinks before it answers.
-        strict: Whether a parameter that cannot be honoured is refused.
         max_remembered_tokens: How many tokens of conversations are remembered.
 
     Raises:

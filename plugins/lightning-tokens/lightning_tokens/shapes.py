@@ -6,7 +6,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lightning_proxy.jsons import dump
 from lightning_proxy.sse import DONE
@@ -146,8 +146,9 @@ class Shape(ABC):
         prompt: The prompt's tokens.
     """
 
-    prefix = ""
-    kind = ""
+    prefix: ClassVar[str]
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
 
     def __init__(self, request: Mapping[str, Any], prompt: list[int]) -> None:
         self.prompt = prompt
@@ -164,10 +165,6 @@ class Shape(ABC):
         self._asks_logprobs = logprobs is not None and logprobs is not False  # 0 asks, too
 
     @abstractmethod
-    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
-        """Add a choice; return its message, where the API has messages."""
-
-    @abstractmethod
     def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         """Return the message of a choice; None where the API has none."""
 
@@ -176,22 +173,51 @@ class Shape(ABC):
         """Return the event that begins a stream."""
 
     @abstractmethod
-    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
-        """Return the event of the next tokens."""
+    def _said(self, message: Fields | None, content: str) -> Fields:
+        """Return what a choice says, in one piece."""
 
     @abstractmethod
-    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
-        """Return the events that end a stream."""
+    def _delta(self, text: str, reasoning: str, calls: list[Fields]) -> Fields:
+        """Return what an event says."""
+
+    @abstractmethod
+    def _logprobs(self, generated: Generated) -> Fields:
+        """Return the log-probabilities of what was sampled."""
+
+    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
+        """Add a choice; return its message, where the API has messages."""
+        message = self.message(content, calls, reasoning)
+        self._sampled += len(generated.token_ids)
+        reason = _reason(generated.finish_reason or "stop", calls)
+        choice = {"index": len(self._choices), **self._said(message, content), "finish_reason": reason}
+        self._choices.append({**choice, **self._tokens(generated)})
+        return message
 
     def complete(self) -> Fields:
         """Return the answer in one piece."""
         answer = {**self._head, "object": self.kind, "choices": self._choices, "usage": self._usage(self._sampled)}
-        if self._asks_ids:
-            answer["prompt_token_ids"] = self.prompt
-        return answer
+        return {**answer, **self._ids()}
 
-    def _tokens(self, generated: Generated, logprobs: Fields | None) -> Fields:
-        found: Fields = {"logprobs": logprobs if self._asks_logprobs and generated.logprobs is not None else None}
+    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
+        """Return the event of the next tokens."""
+        return self._event(self._delta(text, reasoning, []), **self._tokens(generated))
+
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        """Return the events that end a stream."""
+        events = [self._event(self._delta(text, "", []))] if text else []
+        events += [self._event(self._delta("", "", calls))] if calls else []
+        events.append(self._event(self._delta("", "", []), finish_reason=_reason(reason, calls)))
+        options = self._request.get("stream_options")
+        if isinstance(options, Mapping) and options.get("include_usage") is True:
+            events.append(self._chunk([], usage=self._usage(sampled)))
+        return [*events, b"data: " + DONE + b"\n\n"]
+
+    def _ids(self) -> Fields:
+        return {"prompt_token_ids": self.prompt} if self._asks_ids else {}
+
+    def _tokens(self, generated: Generated) -> Fields:
+        has_logprobs = self._asks_logprobs and generated.logprobs is not None
+        found: Fields = {"logprobs": self._logprobs(generated) if has_logprobs else None}
         if self._asks_ids:
             found["token_ids"] = list(generated.token_ids)
         return found
@@ -200,14 +226,11 @@ class Shape(ABC):
         prompt = len(self.prompt)
         return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
-    def _event(self, kind: str, choices: list[Fields], **more: Any) -> bytes:
-        return b"data: " + dump({**self._head, "object": kind, "choices": choices, **more}) + b"\n\n"
+    def _event(self, said: Fields, **more: Any) -> bytes:
+        return self._chunk([{"index": 0, **said, "finish_reason": None, **more}])
 
-    def _end(self, kind: str, sampled: int) -> list[bytes]:
-        options = self._request.get("stream_options")
-        asks = isinstance(options, Mapping) and options.get("include_usage") is True
-        usage = [self._event(kind, [], usage=self._usage(sampled))] if asks else []
-        return [*usage, b"data: " + DONE + b"\n\n"]
+    def _chunk(self, choices: list[Fields], **more: Any) -> bytes:
+        return b"data: " + dump({**self._head, "object": self.chunk_kind, "choices": choices, **more}) + b"\n\n"
 
 
 class Chat(Shape):
@@ -215,20 +238,7 @@ class Chat(Shape):
 
     prefix = "chatcmpl"
     kind = "chat.completion"
-    _chunk = "chat.completion.chunk"
-
-    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
-        message = self.message(content, calls, reasoning)
-        self._sampled += len(generated.token_ids)
-        self._choices.append(
-            {
-                "index": len(self._choices),
-                "message": message,
-                "finish_reason": _reason(generated.finish_reason or "stop", calls),
-                **self._tokens(generated, _chat_logprobs(generated)),
-            }
-        )
-        return message
+    chunk_kind = "chat.completion.chunk"
 
     def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         thought = {"reasoning_content": reasoning} if reasoning else {}
@@ -237,70 +247,47 @@ class Chat(Shape):
         return {"role": "assistant", **thought, "content": content}
 
     def first(self) -> bytes:
-        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
-        delta = {"role": "assistant", "content": ""}
-        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}], **ids)
+        begun = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return self._chunk([begun], **self._ids())
 
-    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
-        delta = {"reasoning_content": reasoning} if reasoning else {}
+    def _said(self, message: Fields | None, content: str) -> Fields:
+        return {"message": message}
+
+    def _delta(self, text: str, reasoning: str, calls: list[Fields]) -> Fields:
+        delta: Fields = {"reasoning_content": reasoning} if reasoning else {}
         delta |= {"content": text} if text else {}
-        tokens = self._tokens(generated, _chat_logprobs(generated))
-        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None, **tokens}])
+        delta |= {"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]} if calls else {}
+        return {"delta": delta}
 
-    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
-        events: list[Fields] = []
-        if text:
-            events.append({"content": text})
-        if calls:
-            events.append({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]})
-        ended: Fields = {"index": 0, "delta": {}, "finish_reason": _reason(reason, calls)}
-        return [
-            *(self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}]) for delta in events),
-            self._event(self._chunk, [ended]),
-            *self._end(self._chunk, sampled),
-        ]
+    def _logprobs(self, generated: Generated) -> Fields:
+        pairs = zip(generated.token_ids, generated.logprobs or (), strict=False)
+        return {"content": [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]}
 
 
 class Completion(Shape):
     """OpenAI's completions API."""
 
     prefix = "cmpl"
-    kind = "text_completion"
-
-    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
-        self._sampled += len(generated.token_ids)
-        reason = generated.finish_reason or "stop"
-        tokens = self._tokens(generated, _completion_logprobs(generated))
-        self._choices.append({"index": len(self._choices), "text": content, "finish_reason": reason, **tokens})
-        return None
+    kind = chunk_kind = "text_completion"
 
     def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         return None
 
     def first(self) -> bytes:
-        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
-        return self._event(self.kind, [{"index": 0, "text": "", "finish_reason": None, **ids}])
+        return self._event(self._delta("", "", []), **self._ids())
 
-    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
-        tokens = self._tokens(generated, _completion_logprobs(generated))
-        return self._event(self.kind, [{"index": 0, "text": text, "finish_reason": None, **tokens}])
+    def _said(self, message: Fields | None, content: str) -> Fields:
+        return {"text": content}
 
-    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
-        ended = {"index": 0, "text": "", "finish_reason": reason}
-        return [self._event(self.kind, [ended]), *self._end(self.kind, sampled)]
+    def _delta(self, text: str, reasoning: str, calls: list[Fields]) -> Fields:
+        return {"text": text}
+
+    def _logprobs(self, generated: Generated) -> Fields:
+        return {
+            "tokens": [f"token_id:{token}" for token in generated.token_ids],
+            "token_logprobs": list(generated.logprobs or ()),
+        }
 
 
 def _reason(reason: str, calls: Sequence[Any]) -> str:
     return "tool_calls" if calls and reason == "stop" else reason
-
-
-def _chat_logprobs(generated: Generated) -> Fields:
-    pairs = zip(generated.token_ids, generated.logprobs or (), strict=False)
-    return {"content": [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]}
-
-
-def _completion_logprobs(generated: Generated) -> Fields:
-    return {
-        "tokens": [f"token_id:{token}" for token in generated.token_ids],
-        "token_logprobs": list(generated.logprobs or ()),
-    }

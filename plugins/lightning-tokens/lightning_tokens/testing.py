@@ -1,9 +1,12 @@
 """A model that is made in a second, and what it can be taught: for tests and for a first run without a network."""
 
+import argparse
 import json
 import os
+import tempfile
+import time
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +111,36 @@ def say_letters(task: Mapping[str, Any], llm: LLM, *, turns: int = 2) -> float:
         said += text
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "say the letter a please"}]
     return said.count("a") / max(len(said), 1)
+
+
+def run_checks(
+    program: str, about: str | None, stages_of: Callable[[str], Mapping[str, Callable[[Path], str]]], *, device: str
+) -> int:
+    """Run what the command line names, a line a stage; return the exit status, 0 where all have passed.
+
+    Args:
+        program: How it is called.
+        about: What it does, for `--help`.
+        stages_of: Returns what there is for a device, by name: each is given a folder, and returns what it has shown,
+            or raises.
+        device: The default.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=about)
+    parser.add_argument("--device", default=device, help="as torch names it (default: %(default)s)")
+    parser.add_argument("--only", help="the stages to run, with commas (default: all)")
+    given = parser.parse_args()
+    stages = stages_of(given.device)
+    names = given.only.split(",") if given.only else list(stages)
+    if unknown := sorted(set(names) - stages.keys()):
+        parser.error(f"no stage {', '.join(unknown)} here; there are: {', '.join(stages)}")
+    failed, root = 0, Path(tempfile.mkdtemp(prefix="check-"))
+    for name in names:
+        began, folder = time.monotonic(), root / name
+        folder.mkdir()
+        os.chdir(folder)
+        try:
+            said = f"ok      {stages[name](folder)}"
+        except Exception as exc:
+            failed, said = 1, f"FAILED  {type(exc).__name__}: {exc}"
+        print(f"{name:12}{time.monotonic() - began:6.0f} s  {said}", flush=True)
+    return failed

@@ -104,13 +104,6 @@ async def test_smolagents_calls_tools_that_it_must_call(make: Make, engine_type:
     assert ("tool_choice" in await ignored_by(agent)) is (engine_type is Free)
 
 
-async def test_smolagents_writes_code_up_to_its_stop_words(make: Make) -> None:
-    agent = await make(Free("Thought: easy.\n<code>\nfinal_answer(1 + 2)\n</code>", "x"))
-    model = smolagents.OpenAIModel("small", api_base=agent.base, api_key="none")
-    solver = smolagents.CodeAgent(tools=[], model=model, verbosity_level=0)
-    assert await asyncio.to_thread(solver.run, "1 + 2?", max_steps=2) == 3
-
-
 @engines
 @pytest.mark.parametrize("model_type", [OpenAIChatModel, OpenAIResponsesModel])
 @pytest.mark.parametrize("output", ["tool", "native"])

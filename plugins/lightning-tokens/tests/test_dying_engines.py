@@ -4,9 +4,8 @@ from typing import Any
 
 import openai
 import pytest
-from lightning_proxy.testing import FakeEngine
 from lightning_tokens import Generated, TokensBackend
-from proxy_fixtures import MakeProxy, model
+from proxy_fixtures import MakeProxy
 from token_engine import Letters
 
 from lightning_core.agent import rollout
@@ -61,33 +60,3 @@ async def test_a_model_that_dies_is_no_failure_of_the_agent(
     assert found.status == "requeuing"
     assert found.attempt.metadata is not None
     assert "the process that generates has died" in found.attempt.metadata["fault"]
-
-
-async def test_an_agent_that_fails_after_its_model_was_back_has_failed(
-    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
-) -> None:
-    proxy = await make_proxy()
-    backend = TokensBackend(Dying(), Letters())
-    proxy.update_model_list([model(engine), {"model_name": "dying", "backend": backend}])
-
-    @rollout
-    async def agent(task: Any, llm: LLM) -> float:
-        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
-            said: Any = [{"role": "user", "content": "x"}]
-            await client.chat.completions.create(model="dying", messages=said)
-            with pytest.raises(openai.InternalServerError):
-                await client.chat.completions.create(model="dying", messages=said)
-            await client.chat.completions.create(model="small", messages=said)
-        raise ValueError("its own")
-
-    await store.add_resources({"main_llm": proxy.as_resource(model="small")})
-    queued = await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
-    found = await store.get_rollout_by_id(queued.rollout_id)
-    assert isinstance(found, AttemptedRollout)
-    assert found.status == "failed"
-    assert found.attempt.metadata is not None
-    failure = found.attempt.metadata["failure"]
-    assert (failure["type"], failure["message"]) == ("ValueError", "its own")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_tokens.batcher import Sampling
 from lightning_tokens.generator import Generator
-from lightning_tokens.sampling import Sampling
 from lightning_tokens.testing import make_tiny_model
 
 
@@ -84,12 +84,12 @@ def test_the_logits_of_one_place_are_kept_and_not_of_all(generator: Generator, m
 def test_an_answer_ends_with_the_token_that_ends_it(generator: Generator) -> None:
     end = generator.tokenizer.eos_token_id
     answers = generator.generate([[5]] * 60, Sampling(max_tokens=40))
-    ended = [answer for answer in answers if answer.end == "stop"]
+    ended = [answer for answer in answers if answer.finish_reason == "stop"]
     assert ended
     for answer in ended:
         assert answer.token_ids.index(end) == len(answer.token_ids) - 1
         assert len(answer.logprobs) == len(answer.token_ids)
-    assert all(len(answer.token_ids) == 40 for answer in answers if answer.end == "length")
+    assert all(len(answer.token_ids) == 40 for answer in answers if answer.finish_reason == "length")
 
 
 def test_an_answer_ends_where_its_stop_is_complete(generator: Generator) -> None:
@@ -97,7 +97,7 @@ def test_an_answer_ends_where_its_stop_is_complete(generator: Generator) -> None
     text = generator.tokenizer.decode(whole.token_ids)
     stop = text[len(text) // 2]
     (cut,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=12, stop=(stop,)))
-    assert cut.end == "stop"
+    assert cut.finish_reason == "stop"
     assert stop in generator.tokenizer.decode(cut.token_ids)
     assert stop not in generator.tokenizer.decode(cut.token_ids[:-1])
     assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
@@ -109,14 +109,14 @@ def test_an_answer_ends_with_a_token_that_its_caller_names(generator: Generator)
         {"temperature": 0, "stop_token_ids": whole.token_ids[4:5], "ignore_eos": True}, room=12, default_max_tokens=12
     )
     (cut,) = generator.generate([[5, 6, 7]], named)
-    assert cut.end == "stop"
+    assert cut.finish_reason == "stop"
     assert cut.token_ids == whole.token_ids[: whole.token_ids.index(whole.token_ids[4]) + 1]
 
 
 def test_an_abort_ends_a_batch_at_the_next_token(generator: Generator) -> None:
     tokens = iter(range(1000))
     answers = generator.generate([[5], [6]], Sampling(max_tokens=200), is_aborted=lambda _: next(tokens) >= 6)
-    assert {answer.end for answer in answers} <= {"aborted", "stop"}
+    assert {answer.finish_reason for answer in answers} <= {"abort", "stop"}
     assert all(len(answer.token_ids) <= 4 for answer in answers)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from lightning_proxy import TokenCounts
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import VllmTokens
 from proxy_fixtures import Agent, MakeProxy
@@ -230,16 +229,6 @@ async def test_a_server_that_is_busy_is_asked_again(make: Any, engine: FakeEngin
 
 
 @both_ways
-async def test_a_client_is_told_when_to_come_again(make: Any, engine: FakeEngine, stream: bool) -> None:
-    engine.faults = [429]
-    engine.retry_after = "30"
-    agent = await make(engine.url, retries=2)
-    async with agent.chat(stream=stream) as response:
-        assert (response.status, response.headers["retry-after"]) == (429, "30")
-        assert "told to answer 429" in await response.text()
-
-
-@both_ways
 async def test_another_replica_answers_for_one_that_is_away(make: Any, engine: FakeEngine, stream: bool) -> None:
     agent = await make("http://127.0.0.1:9/v1", engine.url, retries=2)
     async with agent.chat(stream=stream) as response:
@@ -334,8 +323,3 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_an_error_that_names_the_opti
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (500, "no_tokenizer")
     assert "option tokenizer names another one" in error["message"]
-
-
-def test_prices_are_given_as_for_any_server() -> None:
-    backend = VllmTokens("http://127.0.0.1:8000/v1", tokenizer=PRETRAINED)
-    assert backend.cost(TokenCounts(1, 1)) is None

@@ -287,25 +287,6 @@ async def test_completions_take_text_and_tokens(start: Start, stream: bool) -> N
         assert (call.prompt_token_ids, call.response_token_ids) == ([97, 98, 99], [111, 107, 1])
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "status"),
-    [
-        ("/embeddings", {"input": "x"}, 404),
-        ("/chat/completions", {"messages": "hi"}, 400),
-        ("/chat/completions", {"messages": [], "n": 0}, 400),
-        ("/completions", {"prompt": ["a", "b"]}, 400),
-        ("/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
-    ],
-)
-async def test_what_it_cannot_do_is_an_error_of_the_api(
-    start: Start, path: str, fields: dict[str, Any], status: int
-) -> None:
-    agent = await start(Engine("x"))
-    async with agent.post(path, **fields) as response:
-        assert response.status == status
-        assert (await response.json())["error"]["message"]
-
-
 async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:
     """Make a call that is to be refused; return the error, as OpenAI's API has it."""
     said = {"prompt": "a"} if path == "/completions" else {"messages": USER}
@@ -400,16 +381,6 @@ async def test_what_the_engine_cannot_honour_is_recorded_and_the_call_goes_on(
     assert engine.sampling == [{}, {}]
     assert [span.attributes["agentlightning.ignored_parameters"] for span in await agent.spans()] == [[name]] * 2
     assert caplog.text.count(f"lightning.parameter_ignored name={name} model=small") == warns
-
-
-@pytest.mark.parametrize("fields", [fields for fields, _ in WITHOUT], ids=str)
-async def test_it_is_refused_by_its_name_where_the_backend_is_strict(start: Start, fields: dict[str, Any]) -> None:
-    engine = Engine("x")
-    error = await refused(await start(engine, strict=True), **fields)
-    name = next(iter(fields))
-    assert (error["code"], error["param"]) == ("unsupported_parameter", name)
-    assert error["message"].startswith(f"{name} is {fields[name]!r:.100}, which a model of tokens does not take; ")
-    assert engine.prompts == []
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,14 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lightning_tokens.learning.serving import check_parts, checkpoints_of
 from omegaconf import OmegaConf
+from packaging.requirements import Requirement
 
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
@@ -22,7 +25,6 @@ from lightning_core.types import Dataset, samples_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.manager import RolloutManager
-from lightning_verl.requirements import check_engine, check_versions
 from lightning_verl.serving import Serving
 from lightning_verl.training import Training
 
@@ -203,3 +205,41 @@ def _digest(settings: Settings) -> str:
         OmegaConf.update(config, key, None, force_add=True)
     text = OmegaConf.to_yaml(config, sort_keys=True) + repr(settings.learning)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_versions() -> None:
+    """Refuse what is missing, or of a version that this package does not ask of pip. Imports none of it.
+
+    verl's trainer is not a stable API yet, so its versions are those that were tried.
+
+    Raises:
+        ConfigError: Names everything that is wrong, and what to install.
+    """
+    faults = []
+    for wanted in map(Requirement, metadata.requires("lightning-verl") or ()):
+        try:
+            found = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            faults.append(f"{wanted.name} is not installed, {wanted} is needed")
+        else:
+            if not wanted.specifier.contains(found, prereleases=True):
+                faults.append(f"{wanted.name} is {found}, {wanted} is needed")
+    if faults:
+        raise ConfigError(f"{'; '.join(faults)}. Make the environment as lightning-verl's README says")
+
+
+def check_engine(engine: str) -> None:
+    """Refuse to generate with an engine that is not installed.
+
+    Args:
+        engine: Which one generates: `actor_rollout_ref.rollout.name`.
+
+    Raises:
+        ConfigError: When it is not there.
+    """
+    if engine in ("vllm", "sglang") and find_spec(engine) is None:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name is {engine!r}, which is not installed; to train on this machine's "
+            "processor, set agentlightning.device: cpu. For GPUs make the environment as lightning-verl's README says, "
+            "or set the name to hf, which is slow"
+        )

@@ -3,21 +3,18 @@
 python -m lightning_verl.check --device cuda
 """
 
-import argparse
 import sys
-import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lightning_tokens.testing import letter_tasks, make_tiny_model, say_letters
+from lightning_tokens.testing import letter_tasks, make_tiny_model, run_checks, say_letters
 
 from lightning_core import LLM, Trainer, rollout
-from lightning_core.errors import LightningError
 from lightning_verl.algorithm import VERL
-from lightning_verl.requirements import count_gpus
+from lightning_verl.config import count_gpus
 
 TRAININGS: dict[str, list[str]] = {
     "grpo": [],
@@ -43,8 +40,8 @@ class Steps(list[Mapping[str, float | None]]):
         self.append(metrics)
 
 
-def train(folder: Path, options: list[str]) -> tuple[bool, str]:
-    """Train; return whether everything is as it should be, and what was measured."""
+def train(options: list[str], folder: Path) -> str:
+    """Train; expect that everything is as it should be, and return what was measured."""
     steps = Steps()
     made = make_tiny_model(folder / "model", hidden_size=256)  # heads of 64, the smallest that vLLM has
     lengths = {f"trajectory_max_{side}_length": 64 for side in ("prompt", "response")}
@@ -60,35 +57,22 @@ def train(folder: Path, options: list[str]) -> tuple[bool, str]:
     found = [each.get("training/rollout_logprobs_diff_mean") for each in steps]
     is_exact = len(found) == _STEPS and all(each is not None and each < _LARGEST_DIFFERENCE for each in found)
     told = f"{result.status}, log-prob differences {found}, reward by step {[s.get('training/reward') for s in steps]}"
-    return is_exact and result.status == "succeeded" and not result.rollouts.failed, told
+    assert is_exact, told
+    assert (result.status, result.rollouts.failed) == ("succeeded", 0), told
+    return told
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line names; the exit status tells whether all have passed."""
-    parser = argparse.ArgumentParser(prog="python -m lightning_verl.check", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if count_gpus() else "cpu")
-    parser.add_argument("--only", help="with commas: hf-grpo,hf-ppo,hf-lora,hf-async, or vllm-... on a GPU")
-    given = parser.parse_args(arguments)
-    engines = ["hf", *(["vllm"] if given.device == "cuda" and find_spec("vllm") else [])]
-    names = [f"{engine}-{name}" for engine in engines for name in TRAININGS]
-    asked = given.only.split(",") if given.only else names
-    if unknown := set(asked) - set(names):
-        parser.error(f"no training {', '.join(sorted(unknown))} here; there are: {', '.join(names)}")
-    failed, root = 0, Path(tempfile.mkdtemp(prefix="gpu-check-"))
-    for name in asked:
-        engine, _, kind = name.partition("-")
-        begun, where = (
-            time.monotonic(),
-            [f"agentlightning.device={given.device}", f"actor_rollout_ref.rollout.name={engine}"],
-        )
-        try:
-            is_right, told = train(root / name, [*TRAININGS[kind], *where])
-        except LightningError as exc:
-            is_right, told = False, str(exc)
-        failed += not is_right
-        print(f"{name:12} {'ok' if is_right else 'FAILED':7} {time.monotonic() - begun:4.0f} s  {told}", flush=True)
-    return 1 if failed else 0
+def stages_of(device: str) -> dict[str, Callable[[Path], str]]:
+    """Return what is tried on a device, by name."""
+    engines = ["hf", *(["vllm"] if device == "cuda" and find_spec("vllm") else [])]
+    where = f"agentlightning.device={device}"
+    return {
+        f"{engine}-{name}": partial(train, [*options, where, f"actor_rollout_ref.rollout.name={engine}"])
+        for engine in engines
+        for name, options in TRAININGS.items()
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    default = "cuda" if count_gpus() else "cpu"
+    sys.exit(run_checks("python -m lightning_verl.check", __doc__, stages_of, device=default))

@@ -4,7 +4,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,29 +67,19 @@ def note_reward(folder: Path, *, step: int, reward: float) -> None:
         (saved / _REWARD).write_text(repr(reward))
 
 
-def remove_older(folder: Path, *, newest: int, keep: Iterable[int | None] | None) -> None:
-    """Remove the checkpoints in a folder but for the best one and the newest, or for the newest ones.
+def remove_older(folder: Path, *, newest: int) -> None:
+    """Remove the checkpoints in a folder but for the best one by validation, and the newest.
 
-    verl does so with those of its own process, and leaves something of each; not with those from before a kill. What
-    is numbered higher than the one just written is left of saves that were cut off: no run goes on from it.
+    What is numbered higher than the one just written is left of saves that were cut off: no run goes on from it.
 
     Args:
         folder: Where checkpoints are.
         newest: The step of the one just written.
-        keep: None for the best by validation, and the newest. Or how many stay, by what each of the models wants: a
-            checkpoint is of all of them, so the smallest number counts; None, and less than one, asks for all.
     """
     found = _found(folder)
-    reachable = sorted(step for step in found if step <= newest)
-    if keep is None:
-        rewards = {step: float((found[step] / _REWARD).read_text()) for step in reachable if _is_noted(found[step])}
-        kept = {newest, *sorted(rewards, key=lambda step: (rewards[step], step))[-1:]}
-    else:
-        n_kept = min((number for number in keep if number is not None and number > 0), default=None)
-        if n_kept is None:
-            return
-        kept = set(reachable[-n_kept:])
-    for step in found.keys() - kept:
+    noted = {step: saved / _REWARD for step, saved in found.items() if step <= newest and (saved / _REWARD).exists()}
+    rewards = {step: float(file.read_text()) for step, file in noted.items()}
+    for step in found.keys() - {newest, *sorted(rewards, key=lambda step: (rewards[step], step))[-1:]}:
         shutil.rmtree(found[step])
 
 
@@ -119,7 +109,3 @@ def repair_tracker(folder: Path) -> None:
 
 def _found(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))}
-
-
-def _is_noted(saved: Path) -> bool:
-    return (saved / _REWARD).exists()

@@ -12,17 +12,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
+from pydantic import (
+    Field,
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 from yaml import YAMLError
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options, did_you_mean
-from lightning_verl.requirements import count_gpus
+from lightning_core.registry.options import wanted_of
 from lightning_verl.rules import (
     ACTOR,
     MODEL,
@@ -114,20 +123,34 @@ _SAVE_FREQ = "trainer.save_freq"
 _N_GPUS = "trainer.n_gpus_per_node"
 _KEPT = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 
-_COUNTS = {
-    **dict.fromkeys(keys(ACTOR, "ppo_max_token_len_per_gpu ppo_mini_batch_size ulysses_sequence_parallel_size"), 1),
-    **dict.fromkeys(keys(MODEL, "lora.rank lora_rank"), 0),
-    **dict.fromkeys(keys(ROLLOUT, "n val_kwargs.n"), 1),
-    **dict.fromkeys(keys("critic", "ppo_max_token_len_per_gpu ppo_mini_batch_size"), 1),
-    **dict.fromkeys(keys("data", "max_prompt_length max_response_length train_batch_size"), 1),
-    **dict.fromkeys(keys("trainer", "n_gpus_per_node nnodes total_epochs total_training_steps"), 1),
-    **dict.fromkeys(keys("trainer", "save_freq test_freq"), -1),
-    "trainer.v1.separate_async.parameter_sync_step": 1,
+_Share = Annotated[float, Field(gt=0, le=1)]
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(keys(ACTOR, "ppo_max_token_len_per_gpu ppo_mini_batch_size"), PositiveInt),
+    f"{ACTOR}.ulysses_sequence_parallel_size": PositiveInt,
+    **dict.fromkeys(keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), NonNegativeFloat),
+    **dict.fromkeys(keys(MODEL, "lora.rank lora_rank"), NonNegativeInt),
+    **dict.fromkeys(keys(ROLLOUT, "n val_kwargs.n"), PositiveInt),
+    **dict.fromkeys(
+        keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"), Annotated[float, Field(gt=0, le=1)]
+    ),
+    f"{ROLLOUT}.temperature": PositiveFloat,  # groups of equal answers teach nothing
+    f"{ROLLOUT}.val_kwargs.temperature": NonNegativeFloat,
+    f"{ROLLOUT}.top_k": Annotated[int, Field(ge=-1)],
+    **dict.fromkeys(keys("algorithm", "gamma lam"), Annotated[float, Field(ge=0, le=1)]),
+    **dict.fromkeys(keys("critic", "ppo_max_token_len_per_gpu ppo_mini_batch_size"), PositiveInt),
+    **dict.fromkeys(keys("data", "max_prompt_length max_response_length train_batch_size"), PositiveInt),
+    **dict.fromkeys(keys("trainer", "n_gpus_per_node nnodes total_epochs total_training_steps"), PositiveInt),
+    **dict.fromkeys(keys("trainer", "save_freq test_freq"), Annotated[int, Field(ge=-1)]),
+    "trainer.v1.separate_async.parameter_sync_step": PositiveInt,
+    _SAVED: list[str],
 }
-"""What a run is reckoned with, before verl looks at it, with the least that it can be."""
+"""What a run is reckoned with before verl looks at it, and what verl takes silently beyond its bounds.
 
-_NOT_NULL = (f"{ACTOR}.optim.lr", *keys(ROLLOUT, "temperature top_k top_p"))
-"""Of other numbers, null may say that there is no limit, or that verl's engine is to choose."""
+Of other numbers, null may say that there is no limit, or that verl's engine is to choose.
+"""
+
+_KINDS = ((bool, bool), (int | float, FiniteFloat), (DictConfig, dict))
+"""By the kind of verl's default, what another value of the key is."""
 
 _SUPERSEDED = {
     f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
@@ -211,6 +234,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _refuse(faults_of_conflicts(facts, packaged=packaged))
         _let_loss_correct(config, given)
         learning = _learning(facts)
+        conflicts = learning.conflicts()
+        _refuse(f"{PREFIX}.{name} is {getattr(learning, name)!r}: {why}" for name, why in conflicts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
         _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
@@ -306,8 +331,8 @@ def _set(config: DictConfig, given: Mapping[str, Any], added: set[str]) -> Itera
     """Set what was given, and give what verl has no key for, or a number, a truth value or a mapping."""
     for name, value in given.items():
         before = OmegaConf.select(config, name, throw_on_resolution_failure=False)
-        if kind := _kind_wanted(name, before, value):
-            yield f"{name} is {value!r}; it has to be a {kind}"
+        if wanted := _wanted(name, before, value):
+            yield f"{name} is {value!r}; {wanted}"
             continue
         try:
             OmegaConf.update(config, name, value, force_add=name in added or name == "data.image_base_dir")
@@ -322,22 +347,19 @@ def _set(config: DictConfig, given: Mapping[str, Any], added: set[str]) -> Itera
             yield f"{name} is {value!r}: {name.rpartition('.')[0]} has to be a list"
 
 
-def _kind_wanted(name: str, before: Any, value: Any) -> str | None:
-    """Return what a value has to be that is something else."""
-    if isinstance(value, str) and "${" in value:
+def _wanted(name: str, before: Any, value: Any) -> str | None:
+    """Say what a value has to be that is something else."""
+    if (isinstance(value, str) and "${" in value) or name.endswith("_threshold"):  # which may be two, as 0.5_2.0
         return None
-    least = _COUNTS.get(name)
-    if least is not None and (value is not None or before is not None):
-        return None if type(value) is int and value >= least else f"whole number, {least} or more"
-    if isinstance(before, DictConfig):
-        return None if isinstance(value, dict) or (value is None and not before) else "mapping"
-    if name == _SAVED:
-        return None if isinstance(value, list) else "list"
-    is_text = isinstance(value, str | list) and not name.endswith("_threshold")  # which may be two, as 0.5_2.0
-    if isinstance(before, bool):
-        return "truth value" if is_text else None
-    is_no_number = is_text or value != value or (value is None and name in _NOT_NULL)
-    return "number" if isinstance(before, int | float) and is_no_number else None
+    wanted = _TYPES.get(name) or next((wanted for kind, wanted in _KINDS if isinstance(before, kind)), None)
+    may_be_null = before is None or before == {} or not (name in _TYPES or isinstance(before, DictConfig))
+    if wanted is None or (value is None and may_be_null):
+        return None
+    try:
+        TypeAdapter(wanted).validate_python(value, strict=True)
+    except ValidationError as exc:
+        return wanted_of(exc.errors())
+    return None
 
 
 def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row: int) -> None:
@@ -463,3 +485,15 @@ def _open(config: DictConfig) -> None:
             _open(config[key])
     if not config:
         OmegaConf.set_struct(config, False)
+
+
+def count_gpus(root: Path = Path("/")) -> int:
+    """Return how many of NVIDIA's GPUs this process may use; 0 where none can be counted.
+
+    Args:
+        root: Where the system is.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return sum(name.strip() not in ("", "-1") for name in chosen.split(","))
+    return sum(1 for _ in root.glob("dev/nvidia[0-9]*"))

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 import torch
 from lightning_tokens.batcher import Batcher, Rejected
+from lightning_tokens.engine import Generated
 from lightning_tokens.generator import Generator
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.plugin.platform import get_platform
@@ -23,7 +24,7 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from lightning_core.errors import ConfigError
 
-_STOP_REASONS = {"stop": "completed", "length": "length", "aborted": "aborted"}
+_STOP_REASONS = {"stop": "completed", "length": "length", "abort": "aborted"}
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -53,16 +54,15 @@ class HFServer:
     ) -> TokenOutput:
         """Continue a prompt. To one that is refused nothing is added, and verl's client goes to another server."""
         try:
-            answered = await self._batcher.ask(list(prompt_ids), sampling_params)
+            answer = await self._batcher.generate(list(prompt_ids), sampling_params)
         except Rejected:
-            return TokenOutput(
-                token_ids=[], log_probs=[], stop_reason="aborted", extra_fields={"global_steps": self._batcher.version}
-            )
+            answer = Generated([], [], "abort")
+        version = self._batcher.version if answer.weight_versions is None else answer.weight_versions[0]
         return TokenOutput(
-            token_ids=answered.answer.token_ids,
-            log_probs=answered.answer.logprobs,
-            stop_reason=_STOP_REASONS[answered.answer.end],
-            extra_fields={"global_steps": answered.version},
+            token_ids=answer.token_ids,
+            log_probs=answer.logprobs,
+            stop_reason=_STOP_REASONS[answer.finish_reason or "abort"],
+            extra_fields={"global_steps": version},
         )
 
     # What the training worker calls

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lightning_tokens.learning.groups import Lesson, learn_from_group
 from lightning_tokens.learning.metrics import training_metrics, validation_metrics
@@ -23,7 +23,7 @@ from lightning_tokens.learning.steps import group_of
 
 from lightning_core.errors import AlgorithmError
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, Rollout, RolloutConfig
+from lightning_core.types import NamedResources, Rollout, RolloutConfig, RolloutMode
 from lightning_verl.bridge import Bridge, Ending, Enough
 from lightning_verl.serving import Serving
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 logger = logging.getLogger(__name__)
-
-Partition = Literal["train", "val", "test"]
-"""Which samples; also the mode of their rollouts."""
 
 
 class RowSink(Protocol):
@@ -78,8 +75,8 @@ class RolloutManager:
         *,
         bridge: Bridge,
         serving: Serving,
-        tasks: Mapping[Partition, Sequence[Any]],
-        group_size: Mapping[Partition, int],
+        tasks: Mapping[RolloutMode, Sequence[Any]],
+        group_size: Mapping[RolloutMode, int],
         batch_size: int,
         is_sync: bool = True,
         options: LearningOptions,
@@ -211,7 +208,12 @@ class RolloutManager:
             task.add_done_callback(self._running.discard)
 
     async def _enqueue(
-        self, partition: Partition, tasks: Iterable[int], step: int, name: str, resources: NamedResources | None = None
+        self,
+        partition: RolloutMode,
+        tasks: Iterable[int],
+        step: int,
+        name: str,
+        resources: NamedResources | None = None,
     ) -> list[list[Rollout]]:
         groups = await enqueue(
             self._store,
@@ -271,7 +273,7 @@ class RolloutManager:
         return ended
 
     async def _measured(
-        self, partition: Partition, resources: NamedResources, *, step: int, what: str
+        self, partition: RolloutMode, resources: NamedResources, *, step: int, what: str
     ) -> list[EndedRollout]:
         groups = await self._enqueue(partition, range(len(self._tasks[partition])), step, str(step), resources)
         ended = await self._ended([rollout for members in groups for rollout in members], resources)

@@ -5,29 +5,24 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 1. Of verl's options, those for what another part does here are refused: the agent gives the reward and has the tools.
 2. Samples are rollouts or rows, by what the estimator can: verl's own take rows, and of `grpo` only the last ones.
 3. A KL penalty in rewards comes too late for estimators that compare rollouts.
-4. `call_discount` belongs to `credit=discounted`, and a penalty for long responses to `credit=final`.
+4. Options of what is learned fit each other; see `LearningOptions.conflicts`.
 5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
 6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
 7. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
    the adapter merged into them, and they need a way for weights between GPUs.
 8. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
    what is trained.
-9. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
+9. Groups are left out by their rewards.
 10. Numbers are within their bounds; a row fits into a micro-batch, a batch into the dataset.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from lightning_tokens import context
+from lightning_tokens.engine import context_length
 from lightning_tokens.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import BaseModel, ConfigDict, Field
-
-from lightning_core.errors import ConfigError
 
 PREFIX = "agentlightning"
 """The key that our own ones are under, as in agentlightning 0.3; everything else in a configuration is verl's."""
@@ -171,20 +166,6 @@ _REFUSED = {
 
 _WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
-_BOUNDS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
-    **dict.fromkeys(
-        (*keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), f"{ROLLOUT}.val_kwargs.temperature"),
-        ("0 or more", lambda value: value >= 0),
-    ),
-    **dict.fromkeys(
-        keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"),
-        ("more than 0, and 1 at most", lambda value: 0 < value <= 1),
-    ),
-    **dict.fromkeys(keys("algorithm", "gamma lam"), ("from 0 to 1", lambda value: 0 <= value <= 1)),
-    f"{ROLLOUT}.temperature": ("more than 0: groups of equal answers teach nothing", lambda value: value > 0),
-}
-"""By key, what a number has to be, beyond which verl takes it silently."""
-
 
 def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
     """Give what contradicts itself.
@@ -197,9 +178,6 @@ def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
         why = next((why for name, why in _WITHOUT_EFFECT.items() if _is_under(key, (name,))), None)
         if why is not None and key != TOOL_FORMAT and _says_something(facts.given, key, packaged):
             yield f"{key} has no effect: {why}; leave it out"
-    for key, (bounds, is_within) in _BOUNDS.items():
-        if isinstance(value := facts.value(key), int | float) and not is_within(value):
-            yield f"{key} is {value!r}; it has to be {bounds}"
     for rules in (_of_samples, _of_losses, _of_servers, _of_checkpoints_and_groups):
         yield from (f"{key} is {facts.value(key)!r}: {why}" for key, why in rules(facts))
 
@@ -242,16 +220,8 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
             f"it changes rewards after {estimator} has compared them; set "
             "actor_rollout_ref.actor.use_kl_loss=true instead, or agentlightning.advantage=row",
         )
-    if own.call_discount != 1.0 and own.credit != "discounted":
-        yield "agentlightning.call_discount", "it has an effect with agentlightning.credit=discounted only"
-    elif own.call_discount != 1.0 and estimator == "gae":
+    if own.call_discount != 1.0 and estimator == "gae":
         yield "agentlightning.call_discount", "with gae, algorithm.gamma discounts by tokens"
-    if own.overlong_buffer and own.credit != "final":
-        yield (
-            "agentlightning.credit",
-            "agentlightning.overlong_buffer lowers the reward of a whole rollout; set "
-            "agentlightning.credit=final, or agentlightning.mask_truncated instead of the buffer",
-        )
     rows, limit = own.trace_aggregator, "trajectory_max_response_length"
     is_default = rows.level == "trajectory" and limit not in rows.model_fields_set
     if own.overlong_buffer and is_default and facts.config.data.max_response_length < getattr(rows, limit):
@@ -259,11 +229,6 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
             "agentlightning.overlong_buffer",
             "it counts from the limit of a whole trajectory, and not from data.max_response_length; set "
             f"agentlightning.trace_aggregator.{limit}, too",
-        )
-    if own.overlong_penalty != 1.0 and not own.overlong_buffer:
-        yield (
-            "agentlightning.overlong_penalty",
-            "it has an effect with agentlightning.overlong_buffer; set that, too",
         )
 
 
@@ -312,14 +277,6 @@ def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
     sends = str(facts.value(_ENGINE))
     if facts.own.device == "cpu" or server == "hf":
         yield "trainer.v1.trainer_mode", "its servers are vLLM's or SGLang's, on GPUs of their own; set colocate_async"
-    elif sends == "naive":
-        yield (
-            _ENGINE,
-            "it cannot send weights to other GPUs, as separate_async does; set it to nccl, which needs cupy "
-            "(pip install cupy-cuda13x), or to nixl or mooncake",
-        )
-    elif sends in ("nccl", "nixl", "delta_sharded") and find_spec("cupy") is None:
-        yield _ENGINE, "it needs cupy, which is not installed; pip install cupy-cuda13x (or -cuda12x, as torch's CUDA)"
     if has_lora(facts.config) and sends.startswith("delta"):
         yield (
             _ENGINE,
@@ -352,13 +309,6 @@ def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "algorithm.filter_groups.metric", "groups are compared by the rewards that agents give; set it to reward"
     if trainer.val_only and not trainer.val_before_train:
         yield "trainer.val_before_train", "without it verl trains although trainer.val_only is true; leave one out"
-    changed = _changes(facts.config.actor_rollout_ref.model.override_config)
-    for name in context.ROPE:
-        if isinstance(changed.get(name), Mapping):
-            yield (
-                f"{MODEL}.override_config.{name}",
-                "neither verl nor its servers can change it; write it into the config.json of the model",
-            )
 
 
 def faults_of_data(
@@ -399,39 +349,12 @@ def faults_of_data(
                 f"data.train_batch_size is {batch}, which is not a multiple of {name}.ppo_mini_batch_size, {size}; set "
                 "it to a divisor, or leave it out"
             )
-    if learning.overlong_buffer > learning.max_response_length:
-        yield (
-            f"agentlightning.overlong_buffer is {learning.overlong_buffer}, more than the "
-            f"{learning.max_response_length} tokens of the longest response, so that every one would lose reward; set "
-            "it to less"
-        )
     longest = learning.max_prompt_length + learning.max_response_length
     room = actor.ppo_max_token_len_per_gpu * actor.get("ulysses_sequence_parallel_size", 1)
     if actor.use_dynamic_bsz and room < longest:  # verl would end at the first row that is so long
         yield (
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu has room for {room} tokens, and a row may have "
             f"{longest} (prompt and response); set it to {longest} or more, or leave it out"
-        )
-    yield from _of_model(str(config.actor_rollout_ref.model.path))
-
-
-def _of_model(path: str) -> Iterator[str]:
-    told = Path(path, "config.json")
-    if told.is_file():
-        try:
-            read = json.loads(told.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as exc:
-            raise ConfigError(f"cannot read {told}: {exc}") from exc
-        if not isinstance(read, dict):
-            raise ConfigError(f"{told} is not the configuration of a model: it has to be a JSON object")
-        if fault := fault_of_positions(read, path):
-            yield fault
-    elif Path(path).is_dir():
-        yield f"actor_rollout_ref.model.path is {path!r}, a folder without a config.json; it is not a model"
-    elif "://" not in path and (path.count("/") != 1 or path[0] in "./~"):
-        yield (
-            f"actor_rollout_ref.model.path is {path!r}: there is no such folder, and it is not an 'owner/name' of the "
-            "Hugging Face hub"
         )
 
 
@@ -455,11 +378,6 @@ def _has(told: Mapping[str, Any], name: str) -> bool:
     return name in told or any(_has(part, name) for part in told.values() if isinstance(part, Mapping))
 
 
-def _changes(overrides: Mapping[str, Any]) -> Any:
-    """Return where in `override_config` verl looks for what is changed in the model's configuration."""
-    return overrides.get("model_config", overrides)
-
-
 def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: int) -> int:
     """Return how many tokens a conversation may have.
 
@@ -468,35 +386,22 @@ def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: in
         told: What the model's `config.json` has; nothing where it is not known yet.
         row: How many a row may have; it is less where the model has no more, or `rollout.max_model_len` says so.
     """
-    asked = config.actor_rollout_ref.rollout.max_model_len
-    return int(asked or min(row, _length(context.context_length, config, told) or row))
+    overrides = config.actor_rollout_ref.model.override_config
+    changed = context_length(overrides.get("model_config", overrides))  # either is where verl looks
+    return int(config.actor_rollout_ref.rollout.max_model_len or min(row, changed or context_length(told) or row))
 
 
 def set_context_of_servers(config: DictConfig, told: Mapping[str, Any], *, row: int) -> None:
-    """Set what verl's servers need to go as far as conversations do.
-
-    vLLM plans memory for one conversation of the model's whole context, and does not start where that is too much.
-    With YaRN a model's context is another one than `max_position_embeddings`, beyond which no server goes by itself.
+    """Have vLLM plan memory for the longest conversation: for a model's whole context there may be too little.
 
     Args:
         config: verl's, whole; it is changed.
         told: As for `longest_conversation`.
         row: The same.
     """
-    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
-    said, whole = (_length(of, config, told) for of in (context.said_length, context.context_length))
-    if said is None or (said == whole and rollout.name != "vllm"):
-        return
-    longest = longest_conversation(config, told, row=row)
-    with open_dict(config):
-        rollout.max_model_len = longest
-        if longest > said:
-            _changes(model.override_config).max_position_embeddings = whole
-
-
-def _length(of: Callable[[Mapping[str, Any]], int | None], config: DictConfig, told: Mapping[str, Any]) -> int | None:
-    changed = context.said_length(_changes(config.actor_rollout_ref.model.override_config))
-    return of(told) if changed is None else changed
+    if config.actor_rollout_ref.rollout.name == "vllm" and told:
+        with open_dict(config):
+            config.actor_rollout_ref.rollout.max_model_len = longest_conversation(config, told, row=row)
 
 
 def has_lora(config: DictConfig) -> bool:

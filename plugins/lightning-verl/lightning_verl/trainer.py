@@ -261,9 +261,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
                 write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
         self.lightning.bridge.call(self.lightning.save(self.global_steps))
-        keep = [trainer.max_actor_ckpt_to_keep, *([trainer.max_critic_ckpt_to_keep] if self.use_critic else [])]
-        folder = Path(trainer.default_local_dir)
-        remove_older(folder, newest=self.global_steps, keep=None if self.lightning.settings.keeps_best else keep)
+        if self.lightning.settings.keeps_best:
+            remove_older(Path(trainer.default_local_dir), newest=self.global_steps)
 
     @property
     def has_more_to_keep(self) -> bool:

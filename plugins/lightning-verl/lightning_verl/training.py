@@ -17,11 +17,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lightning_core.algorithm import Algorithm
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_core.types import NamedResources
+from lightning_core.types import NamedResources, RolloutMode
 from lightning_verl.bridge import Bridge, Enough
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings
-from lightning_verl.manager import Partition, RolloutManager
+from lightning_verl.manager import RolloutManager
 from lightning_verl.rules import fault_of_positions, longest_conversation, set_context_of_servers
 from lightning_verl.serving import Policy, Serving
 
@@ -63,7 +63,7 @@ class Training:
         algorithm: Algorithm,
         settings: Settings,
         *,
-        n_samples: Mapping[Partition, int],
+        n_samples: Mapping[RolloutMode, int],
         checkpoints: Path,
         trainer_cls: type | str | None,
         bridge: Bridge,
@@ -212,7 +212,10 @@ class Training:
         with own_queue(config.transfer_queue):
             self.manager.write_to(TransferQueueRows())
             trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._trainer_cls)
-            self._trainer = trainer_cls(config, self)
+            try:
+                self._trainer = trainer_cls(config, self)
+            except (AssertionError, ValueError) as exc:
+                raise ConfigError(f"verl refuses its configuration: {exc}") from exc
             self._trainer.init()
             self.bridge.call(self.serving.start(self._policy(config)))
             try:
@@ -296,14 +299,22 @@ def told_of(model: DictConfig) -> Mapping[str, Any]:
 
     Args:
         model: `actor_rollout_ref.model`.
+
+    Raises:
+        ConfigError: When there is none.
     """
     if "://" in str(model.path):
         return {}
     from transformers import AutoConfig
 
-    told: Mapping[str, Any] = AutoConfig.from_pretrained(
-        model.path, trust_remote_code=model.trust_remote_code
-    ).to_dict()
+    try:
+        found = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError, TypeError) as exc:
+        raise ConfigError(
+            f"actor_rollout_ref.model.path is {model.path!r}, which is neither a model's folder nor its name on the "
+            f"Hugging Face hub: {exc}"
+        ) from exc
+    told: Mapping[str, Any] = found.to_dict()
     return told
 
 

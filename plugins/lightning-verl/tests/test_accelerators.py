@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lightning_verl.config import load_settings
-from lightning_verl.requirements import check_engine, count_gpus
+from lightning_verl.algorithm import check_engine
+from lightning_verl.config import count_gpus, load_settings
 
 from lightning_core.errors import ConfigError
 

@@ -63,58 +63,27 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_newest_ones_are_kept_as_a_whole_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    written(tmp_path, 2, 9, 10, 11)
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("11")
-    (tmp_path / "global_step_1_of_mine").mkdir()
-    remove_older(tmp_path, newest=11, keep=[2])
-    assert left(tmp_path) == [
-        "global_step_10",
-        "global_step_11",
-        "global_step_1_of_mine",
-        "latest_checkpointed_iteration.txt",
-    ]
-    remove_older(tmp_path, newest=11, keep=[5])
-    assert (tmp_path / "global_step_10" / "data.pt").exists()
-
-
-def test_what_cut_off_saves_have_left_goes_before_the_one_just_written(tmp_path: Path) -> None:
-    written(tmp_path, 8, 10, 11, 9)
-    remove_older(tmp_path, newest=9, keep=[2])
-    assert left(tmp_path) == ["global_step_8", "global_step_9"]
-
-
-@pytest.mark.parametrize(
-    ("keep", "n_left"), [([3, 2], 2), ([1, 2], 1), ([None, 2], 2), ([0, -1], 4), ([None], 4), ([3], 3)]
-)
-def test_the_model_of_which_fewer_are_wanted_says_how_many_stay(
-    keep: list[int | None], n_left: int, tmp_path: Path
-) -> None:
-    written(tmp_path, 1, 2, 3, 4)
-    remove_older(tmp_path, newest=4, keep=keep)
-    assert left(tmp_path) == [f"global_step_{step}" for step in (1, 2, 3, 4)][-n_left:]
-
-
 def test_the_best_by_validation_is_kept_beside_the_newest(tmp_path: Path) -> None:
     written(tmp_path, 2, 4)
     for step, reward in ((2, 0.5), (4, 0.75), (5, 1.0)):  # 5 was not saved
         note_reward(tmp_path, step=step, reward=reward)
     written(tmp_path, 6, 9)  # 9 was cut off
-    remove_older(tmp_path, newest=6, keep=None)
+    remove_older(tmp_path, newest=6)
     assert left(tmp_path) == ["global_step_4", "global_step_6"]
     note_reward(tmp_path, step=6, reward=0.25)
     written(tmp_path, 8)
-    remove_older(tmp_path, newest=8, keep=None)
+    remove_older(tmp_path, newest=8)
     assert left(tmp_path) == ["global_step_4", "global_step_8"]
     note_reward(tmp_path, step=8, reward=0.75)
-    remove_older(tmp_path, newest=8, keep=None)
+    remove_older(tmp_path, newest=8)
     assert left(tmp_path) == ["global_step_8"], "of equals the newest"
 
 
-def test_without_a_validation_the_newest_is_kept(tmp_path: Path) -> None:
+def test_without_a_validation_the_newest_is_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
     written(tmp_path, 2, 4, 6)
-    remove_older(tmp_path, newest=6, keep=None)
-    assert left(tmp_path) == ["global_step_6"]
+    (tmp_path / "global_step_1_of_mine").mkdir()
+    remove_older(tmp_path, newest=6)
+    assert left(tmp_path) == ["global_step_1_of_mine", "global_step_6"]
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0\0"])

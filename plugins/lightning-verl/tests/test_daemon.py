@@ -1,6 +1,5 @@
 """agentlightning 0.3's daemon: batches of rollouts for a loop that is written by hand."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +10,8 @@ from lightning_verl import AgentModeDaemon
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, ConfigError, NotFound, StoreUnavailable
-from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_core.store import InMemoryLightningStore
 
 
 class ByHand(Algorithm):
@@ -78,41 +77,6 @@ async def test_seven_rollouts_of_two_turns_are_validated_each_once() -> None:
             daemon.get_test_metrics()
 
     await run(loop)
-
-
-async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_batch_goes_on() -> None:
-    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
-        flush, lost = daemon.llm_proxy.flush, [StoreUnavailable("the store is away")]
-
-        async def lose_one(rollout_id: str, attempt_id: str) -> None:
-            await flush(rollout_id, attempt_id)
-            if lost:
-                raise lost.pop()
-
-        daemon.llm_proxy.flush = lose_one  # type: ignore[method-assign]
-        daemon.set_up_data_and_server({"question": ["a", "b", "c"], "reward": [1, 2, 3]}, address, is_train=False)
-        daemon.run_until_all_finished()
-        metrics = daemon.get_test_metrics()
-        assert (metrics["val/n_rollouts"], metrics["val/n_faults"]) == (3, 1)
-        assert metrics["val/reward"] == 2.5
-
-    await run(loop)
-
-
-async def test_a_rollout_that_was_deleted_is_missed() -> None:
-    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
-        daemon.set_up_data_and_server({"question": ["a", "b"], "reward": [1, 2]}, address, is_train=False)
-        daemon.run_until_all_finished()
-        asyncio.run(_delete_one(daemon.store))
-        with pytest.raises(NotFound, match="has no rollout"):
-            daemon.run_until_all_finished()
-
-    await run(loop)
-
-
-async def _delete_one(store: LightningStore) -> None:
-    (ended, *_) = await store.query_rollouts()
-    await store.delete_rollouts([ended.rollout_id])
 
 
 @pytest.mark.slow  # verl takes half a minute to import

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning_verl.engine import VerlEngine
+from lightning_verl.serving import VerlEngine
+from toy_policy import Letters
 
 
 class Client:
@@ -32,21 +33,6 @@ class Client:
 
 
 END = 8
-
-
-class Letters:
-    """A token for each character."""
-
-    eos_token_id = END
-
-    def apply_chat_template(self, conversation: Any, **_: Any) -> str:
-        raise NotImplementedError
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
 
 
 def engine(client: Client, **limits: int) -> VerlEngine:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,46 +12,17 @@ from lightning_proxy.testing import FakeEngine
 from lightning_tokens.learning.groups import LearnedRow, Lesson
 from lightning_tokens.learning.options import LearningOptions
 from lightning_verl.bridge import Bridge
-from lightning_verl.manager import Partition, RolloutManager
-from lightning_verl.serving import Policy, Serving
+from lightning_verl.manager import RolloutManager
+from lightning_verl.serving import Serving
+from toy_policy import Client, policy
 
 from lightning_core import LLM, LitAgent, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import RolloutMode
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
-
-
-class Letters:
-    """A token for each character."""
-
-    eos_token_id = 1
-
-    def apply_chat_template(self, conversation: Any, **_: Any) -> str:
-        return "".join(f"{message['role'][0]}:{message['content']}\n" for message in conversation) + "a:"
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
-
-
-class Client:
-    """verl's client: says the same to everybody, and remembers how it was to sample."""
-
-    def __init__(self) -> None:
-        self.temperatures: list[float] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-        self.versions: dict[str, int | None] = {}
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        self.temperatures.append(sampling_params["temperature"])
-        self.meanwhile()
-        return SimpleNamespace(
-            token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed", extra_fields=self.versions
-        )
 
 
 class Queue:
@@ -109,7 +79,7 @@ class Driven(Algorithm):
             None if self.model_list is None else LLMProxy(store=self.get_store(), key="", model_list=self.model_list)
         )
         self.serving = Serving(self.get_store(), proxy=proxy, key=self.key)
-        tasks: dict[Partition, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
+        tasks: dict[RolloutMode, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
         self.manager = RolloutManager(
             self.get_store(),
             bridge=self.bridge,
@@ -121,19 +91,9 @@ class Driven(Algorithm):
             options=self.options,
             key=self.key,
         )
-        policy = Policy(
-            name="tiny",
-            client=self.client,
-            tokenizer=Letters(),
-            ends={1},
-            chat_template={},
-            sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
-            max_response_tokens=8,
-            max_context_tokens=100,
-        )
         try:
             await self.serving.resume(3)
-            await self.serving.start(policy)
+            await self.serving.start(policy(self.client))
             await self.drive(self)
         finally:
             self.bridge.stop()
@@ -141,6 +101,14 @@ class Driven(Algorithm):
             await self.serving.stop()
             if proxy is not None:
                 await proxy.stop()
+
+    async def learn(self, *uids: str, **more: Any) -> Queue:
+        """Ask for a group for each task, and return the queue when it has all of them."""
+        queue = Queue(len(uids))
+        self.manager.write_to(queue)
+        await self.ask(uids, **more)
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        return queue
 
     async def ask(self, uids: Sequence[str], *, step: int = 4, tasks: Sequence[int] | None = None) -> None:
         """Ask for a group for each task, as verl does."""
@@ -196,10 +164,7 @@ async def fit(driven: Driven, tasks: list[dict[str, Any]], **more: Any) -> Any:
 
 async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() -> None:
     async def drive(driven: Driven) -> None:
-        queue = Queue(2)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0", "u1"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("u0", "u1")
         assert queue.begun == ["u0", "u1"]
         for rows, step in queue.ended.values():
             assert step == 4
@@ -220,10 +185,7 @@ async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() ->
 @pytest.mark.parametrize("gives_tokens", [True, False])
 async def test_what_another_model_of_the_proxy_says_is_not_learned_from(gives_tokens: bool) -> None:
     async def drive(driven: Driven) -> None:
-        queue = Queue(1)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("u0")
         assert [row.response_ids for row in queue.ended["u0"][0]] == [[111, 107]] * 2
         assert [row.num_turns for row in queue.ended["u0"][0]] == [1] * 2
         metrics = await driven.manager.take_metrics(queue.keys(), waiting=())
@@ -239,10 +201,7 @@ async def test_what_another_model_of_the_proxy_says_is_not_learned_from(gives_to
 
 async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() -> None:
     async def drive(driven: Driven) -> None:
-        queue = Queue(2)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0", "u1"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("u0", "u1")
         assert queue.ended["u0"][0] == []
         assert len(queue.ended["u1"][0]) == 2
         assert (await driven.manager.take_metrics(queue.keys(), waiting=()))["training/n_groups_dropped"] == 1
@@ -250,38 +209,30 @@ async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() 
     await fit(Driven(drive), [{"raises": "no luck"}, {"say": "b"}])
 
 
-async def test_when_every_rollout_fails_the_trainer_is_told_the_first_cause() -> None:
-    async def drive(driven: Driven) -> None:
-        driven.manager.write_to(Queue(2))
-        await driven.ask(["u0", "u1"])
-        for _ in range(2):
-            await asyncio.to_thread(driven.bridge.wait, 20)
-
-    with pytest.raises(NoRewards, match="step 4: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"):
-        await fit(Driven(drive), [{"raises": "no luck"}, {"raises": "no luck"}])
+async def until_stopped(driven: Driven) -> None:
+    """Ask for a group for each task, and wait for what stops the trainer."""
+    driven.manager.write_to(Queue(2))
+    await driven.ask([f"u{number}" for number in range(driven.batch_size or 2)])
+    for _ in range(2):
+        await asyncio.to_thread(driven.bridge.wait, 20)
 
 
-async def test_failures_that_have_a_value_do_not_hide_that_every_rollout_fails() -> None:
-    async def drive(driven: Driven) -> None:
-        driven.manager.write_to(Queue(2))
-        await driven.ask(["u0", "u1"])
-        for _ in range(2):
-            await asyncio.to_thread(driven.bridge.wait, 20)
-
-    driven = Driven(drive, options=replace(OPTIONS, on_failure=-1.0))
-    with pytest.raises(NoRewards, match="step 4: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"):
-        await fit(driven, [{"say": "a", "raises_late": "no luck"}] * 2)
+LUCKLESS = "step 4: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"
 
 
-async def test_rewards_without_anything_to_learn_are_an_error_of_their_own() -> None:
-    async def drive(driven: Driven) -> None:
-        driven.manager.write_to(Queue(1))
-        await driven.ask(["u0"])
-        for _ in range(2):
-            await asyncio.to_thread(driven.bridge.wait, 20)
-
-    with pytest.raises(AlgorithmError, match="step 4: nothing can be learned from any of 1 rollouts"):
-        await fit(Driven(drive, size=1), [{"say": "a"}])
+@pytest.mark.parametrize(
+    ("task", "options", "size", "error", "message"),
+    [
+        ({"raises": "no luck"}, OPTIONS, 2, NoRewards, LUCKLESS),
+        ({"say": "a", "raises_late": "no luck"}, replace(OPTIONS, on_failure=-1.0), 2, NoRewards, LUCKLESS),
+        ({"say": "a"}, OPTIONS, 1, AlgorithmError, "step 4: nothing can be learned from any of 2 rollouts"),
+    ],
+)
+async def test_a_step_of_which_nothing_is_learned_ends_the_run_with_the_first_cause(
+    task: dict[str, Any], options: LearningOptions, size: int, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await fit(Driven(until_stopped, size=size, options=options), [task] * 2)
 
 
 async def test_agents_that_do_not_call_the_model_are_told_so() -> None:
@@ -289,14 +240,8 @@ async def test_agents_that_do_not_call_the_model_are_told_so() -> None:
     async def elsewhere(task: dict[str, Any], llm: LLM) -> float:
         return 1.0
 
-    async def drive(driven: Driven) -> None:
-        driven.manager.write_to(Queue(1))
-        await driven.ask(["u0"])
-        for _ in range(2):
-            await asyncio.to_thread(driven.bridge.wait, 20)
-
     with pytest.raises(AlgorithmError, match="none of its rollouts has called the model that is trained; agents call"):
-        await Trainer(algorithm=Driven(drive), n_runners=2).fit_async(elsewhere, [{"say": "a"}])
+        await Trainer(algorithm=Driven(until_stopped, batch_size=1), n_runners=2).fit_async(elsewhere, [{"say": "a"}])
 
 
 async def test_the_first_group_that_is_dropped_for_its_length_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -351,24 +296,8 @@ async def test_calls_that_do_not_say_which_weights_answered_them_end_the_run() -
 async def test_verl_s_own_versions_count_rather_than_what_the_proxy_was_told() -> None:
     async def drive(driven: Driven) -> None:
         driven.client.versions = {"min_global_steps": 1, "max_global_steps": 2}
-        queue = Queue(1)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("u0")
         assert [row.versions for row in queue.ended["u0"][0]] == [(1, 2), (1, 2)]
-
-    options = replace(OPTIONS, level="transition", estimator="gae")
-    await fit(Driven(drive, size=1, options=options), [{"say": "a"}])
-
-
-async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() -> None:
-    async def drive(driven: Driven) -> None:
-        driven.client.meanwhile = lambda: driven.serving.proxy.set_weight_version(4)
-        queue = Queue(1)
-        driven.manager.write_to(queue)
-        await driven.ask(["u0"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
-        assert [row.versions for row in queue.ended["u0"][0]] == [(3, 4), (4, 4)]
 
     options = replace(OPTIONS, level="transition", estimator="gae")
     await fit(Driven(drive, size=1, options=options), [{"say": "a"}])
@@ -376,10 +305,7 @@ async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() 
 
 async def test_a_step_is_told_of_the_groups_that_it_learned_from_and_of_those_dropped_each_once() -> None:
     async def drive(driven: Driven) -> None:
-        queue = Queue(4)
-        driven.manager.write_to(queue)
-        await driven.ask(["1-0", "1-1", "1-2", "1-3"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("1-0", "1-1", "1-2", "1-3")
 
         async def of(*uids: str, waiting: Sequence[str]) -> tuple[float | None, ...]:
             keys = [*queue.keys(*uids), "pad0_0_0"]
@@ -437,10 +363,7 @@ async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -
     store = InMemoryLightningStore(run_id="r")
 
     async def drive(driven: Driven) -> None:
-        queue = Queue(2)
-        driven.manager.write_to(queue)
-        await driven.ask(["1-0", "1-1"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("1-0", "1-1")
         assert all(len(rows) == 2 for rows, _ in queue.ended.values())
 
     tasks = [{"say": "a"}, {"say": "b"}]
@@ -473,10 +396,7 @@ async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_co
 
     async def go_on(driven: Driven) -> None:
         await driven.manager.cancel_left()
-        queue = Queue(1)
-        driven.manager.write_to(queue)
-        await driven.ask(["1-0"], step=5)
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("1-0", step=5)
         assert len(queue.ended["1-0"][0]) == 2
         rollouts = await store.query_rollouts()
         assert sorted(each.status for each in rollouts) == [status] * 2 + ["succeeded"] * 2
@@ -547,20 +467,6 @@ async def test_once_the_training_is_to_end_refused_calls_neither_judge_a_group_n
         assert queue.ended == {}, "whoever goes on asks for it again"
 
     await Trainer(algorithm=Driven(drive), n_runners=4).fit_async(refused, [{"say": "a"}])
-
-
-async def test_groups_that_are_begun_as_the_training_ends_are_cancelled_with_the_rest() -> None:
-    async def drive(driven: Driven) -> None:
-        ending = driven.manager.ending
-        driven.manager.write_to(Queue(2))
-        await driven.ask(["4-0"])
-        ending.ask()
-        await driven.ask(["4-1"], tasks=[1])
-        await driven.manager.cancel_rest()
-        rollouts = await driven.get_store().query_rollouts()
-        assert [each.status for each in rollouts] == ["cancelled"] * 4
-
-    await Trainer(algorithm=Driven(drive), n_runners=4).fit_async(hanging, [{"say": "a"}, {"say": "b"}])
 
 
 async def test_validation_counts_each_rollout_once_and_samples_as_it_is_told() -> None:

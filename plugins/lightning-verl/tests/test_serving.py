@@ -1,63 +1,19 @@
 """The policy behind a proxy of the trainer's, which has limits and models of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType, SimpleNamespace
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 from lightning_proxy import LLMProxy
-from lightning_verl.serving import Policy, Serving
+from lightning_verl.serving import Serving
+from toy_policy import Letters, policy
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 
 HOUR = 3600.0
-
-
-class Letters:
-    """A token for each character; remembers the options of its template."""
-
-    eos_token_id = 1
-
-    def __init__(self) -> None:
-        self.options: dict[str, Any] = {}
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
-        self.options = options
-        return "".join(message["content"] for message in conversation)
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
-
-
-class Client:
-    """verl's client: says the same to everybody."""
-
-    versions: Mapping[str, int] = MappingProxyType({})
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        return SimpleNamespace(
-            token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed", extra_fields=self.versions
-        )
-
-
-def policy(tokenizer: Letters) -> Policy:
-    return Policy(
-        name="tiny",
-        client=Client(),
-        tokenizer=tokenizer,
-        ends={1},
-        sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
-        chat_template={"enable_thinking": False},
-        max_response_tokens=8,
-        max_context_tokens=100,
-    )
 
 
 @pytest.fixture
@@ -92,7 +48,7 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
     assert proxy.store is not None
     serving = Serving(proxy.store, proxy=proxy, key="k")
     tokenizer = Letters()
-    await serving.start(policy(tokenizer))
+    await serving.start(policy(tokenizer=tokenizer))
     await serving.pause()
     call = ask(proxy)
     await clock.until_waiting()
@@ -111,10 +67,10 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
 async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_words(proxy: LLMProxy) -> None:
     assert proxy.store is not None
     serving = Serving(proxy.store, proxy=proxy, key="k")
-    await serving.start(policy(Letters()))
+    await serving.start(policy())
 
     async def answer(length: int) -> tuple[int, Any]:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "a" * length}], "max_tokens": 50}
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "a" * (length - 5)}], "max_tokens": 50}
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
@@ -136,9 +92,10 @@ async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(c
     store = InMemoryLightningStore()
     proxy = LLMProxy(store=store, key="", clock=clock, model_list=models, launch_mode="asyncio")
     serving = Serving(store, proxy=proxy, key="k")
-    await serving.start(policy(Letters()))
+    await serving.start(policy())
     serving.measure("base")
     assert serving.other_models("tiny", "base") == {"judge"}
+    assert [entry["model_name"] for entry in proxy.model_list] == ["judge", "tiny", "base"], "each leads to one model"
     assert serving.other_models("tiny", "tiny") == {"base", "judge"}
     await proxy.stop()
 
@@ -148,7 +105,7 @@ async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_t
 ) -> None:
     assert proxy.store is not None
     serving = Serving(proxy.store, proxy=proxy, key="k")
-    await serving.start(policy(Letters()))
+    await serving.start(policy())
     await serving.pause()
     await serving.stop()
     status = await proxy.status()
@@ -174,7 +131,7 @@ class Endless:
 async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(proxy: LLMProxy, clock: FakeClock) -> None:
     assert proxy.store is not None
     serving, endless = Serving(proxy.store, proxy=proxy, key="k"), Endless()
-    await serving.start(replace(policy(Letters()), client=endless))
+    await serving.start(policy(endless))
     call = ask(proxy)
     await endless.began.wait()
     draining = asyncio.create_task(serving.pause(drain_seconds=30))

@@ -43,13 +43,6 @@ async def test_a_save_removes_what_a_kill_has_left_of_later_ones_and_not_itself(
     assert last.actor_rollout_wg.loaded == ["global_step_9"]
 
 
-async def test_a_critic_that_there_is_not_has_no_say_in_how_many_stay(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, **{"trainer.max_actor_ckpt_to_keep": 3, "trainer.max_critic_ckpt_to_keep": 1})
-    for step in (1, 2, 3, 4):
-        await saved(trainer, step)
-    assert left(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4)]
-
-
 async def test_a_run_that_was_killed_while_a_checkpoint_was_named_goes_on_from_it(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path)
     for step in (1, 2):

@@ -5,7 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from lightning_verl.requirements import check_versions
+from lightning_verl.algorithm import check_versions
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name

@@ -1,6 +1,6 @@
 """How it is learned from rollouts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -55,6 +55,21 @@ class LearningOptions:
     """Where the weights of the rows go; see `weights_go_in`."""
     needs_logprobs: bool = True
     """Whether a row without the engine's log-probabilities is of no use."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Give the options that have no effect beside the others, or would take reward from every rollout, and why."""
+        if self.call_discount != 1.0 and self.credit != "discounted":
+            yield "call_discount", "it has an effect with credit=discounted only; set that, too"
+        if self.overlong_buffer and self.credit != "final":
+            yield (
+                "overlong_buffer",
+                "it lowers the reward of a whole rollout; set credit=final, or mask_truncated",
+            )
+        if self.overlong_penalty != 1.0 and not self.overlong_buffer:
+            yield "overlong_penalty", "it has an effect with overlong_buffer only; set that, too"
+        if self.overlong_buffer >= self.max_response_length:
+            longest = f"the {self.max_response_length} tokens of the longest response"
+            yield "overlong_buffer", f"it is the last part of {longest}, so set it to less"
 
     @property
     def min_rewards(self) -> int:

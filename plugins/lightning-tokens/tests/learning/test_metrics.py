@@ -89,21 +89,6 @@ def test_a_step_of_which_nothing_is_learned_has_counts_and_no_means():
     assert not any(value != value for value in metrics.values())
 
 
-def test_transitions_are_not_told_of_by_turn():
-    told = options(level="transition")
-    metrics = training_metrics([learn_from_group([scored(1.0), scored(2.0)], options=told)], options=told)
-    assert "training/n_unmerged_rollouts" not in metrics
-    assert "training/avg_response_length_by_turn" not in metrics
-
-
-def test_a_rollout_without_tokens_is_counted():
-    trace = TraceBuilder()
-    trace.call(None, None)
-    ended = read_rollout(rollout(), trace.spans, options=options())
-    metrics = training_metrics([learn_from_group([ended], options=options())], options=options())
-    assert metrics["training/n_rollouts_wo_token_ids"] == 1
-
-
 def test_validation_counts_each_rollout_once_and_fills_nothing_in():
     ended = [scored(1.0, *conversation(3)), scored(0.0), scored(None), failed(([1], [2])), faulty()]
     metrics = validation_metrics(ended)
@@ -129,16 +114,6 @@ def test_validation_tells_of_each_source_of_the_data():
     assert metrics["val/hard/n_rollouts"] == 1
     assert "val/hard/reward_low" not in metrics
     assert metrics["val/reward"] == 3.0
-
-
-def test_a_validation_of_nothing_has_counts_only():
-    assert validation_metrics([]) == {
-        "val/n_rollouts": 0.0,
-        "val/n_rollouts_w_trace": 0.0,
-        "val/n_rollouts_w_reward": 0.0,
-        "val/n_failures": 0.0,
-        "val/n_faults": 0.0,
-    }
 
 
 def test_what_a_failure_is_worth_is_no_reward_that_an_agent_gave():

@@ -37,13 +37,6 @@ def test_rows_and_padding_are_spread_over_steps_and_workers():
     assert all(abs(first - second) <= 2 for first, second in found)
 
 
-def test_the_rows_of_a_rollout_are_in_one_mini_batch_and_all_have_as_many_rollouts():
-    parts = make_mini_batches(keys_of([5, 1, 1, 3, 2, 2]), updates=[3], n_workers=1)
-    sessions = [{key.split("_")[1] for key in part} for part in parts.parts]
-    assert [len(each) for each in sessions] == [2, 2, 2]
-    assert sorted(len(part) for part in parts.parts) == [4, 4, 6]
-
-
 def test_micro_batches_of_a_fixed_size_divide_what_each_worker_has():
     parts = make_mini_batches(keys_of([1] * 33), updates=[2], n_workers=2, multiple_of=8)
     assert (parts.size, parts.n_rows) == (24, 48)
@@ -53,12 +46,6 @@ def test_a_model_with_more_updates_than_rollouts_has_one_for_each_and_the_other_
     parts = make_mini_batches(keys_of([1, 2, 1]), updates=[2, 4], n_workers=1)
     assert parts.updates == (2, 3)
     assert parts.n_rows == 6 * 2
-
-
-def test_an_actor_and_a_critic_with_other_mini_batches_have_the_same_order_of_rows():
-    parts = make_mini_batches(keys_of([1] * 12), updates=[2, 3], n_workers=2)
-    assert parts.n_rows == 12
-    assert (parts.rows_for_each(0), parts.rows_for_each(1)) == (6, 4)
 
 
 @given(steps, st.lists(st.integers(1, 4), min_size=1, max_size=2), st.integers(1, 3), st.randoms(use_true_random=False))

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of, two_choices
+from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of
 from lightning_tokens.learning.outcomes import read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
@@ -32,10 +32,6 @@ def test_a_rollout_without_a_reward_has_none_rather_than_zero():
     read = read_rollout(rollout(), spans_of(CALLS), options=options())
     assert (read.end, read.reward) == ("unscored", None)
     assert read.cause == "the agent gave no reward: return a number, or call emit_reward"
-
-
-def test_a_reward_of_zero_is_a_reward():
-    assert scored(0.0).reward == 0.0
 
 
 def test_objectives_are_combined_by_their_weights():
@@ -182,12 +178,6 @@ def test_what_is_emitted_between_two_calls_is_summed():
         add_reward(trace, 0.25)
         add_reward(trace, 0.5)
     assert read_rollout(rollout(), trace.spans, options=options()).call_rewards == (0.75, 0.75)
-
-
-def test_a_reward_is_of_a_call_however_many_choices_it_has():
-    read = two_choices(1.0, 2.0)
-    assert read.call_rewards == (1.0, 2.0)
-    assert read.answer_lengths == (1, 2, 1)
 
 
 def test_rewards_find_their_answers_where_no_store_has_numbered_the_spans():

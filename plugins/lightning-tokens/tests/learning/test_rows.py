@@ -1,6 +1,6 @@
 import pytest
 from hypothesis import given, strategies as st
-from learning_toys import Call, conversation, options, spans_of
+from learning_toys import Call, options, spans_of
 from lightning_tokens.learning.rows import RolloutRows, make_rows
 
 from lightning_core.adapter import TraceToTrajectories
@@ -138,9 +138,3 @@ def test_both_levels_train_the_same_tokens(calls):
         return sorted((answer.order, ids) for answer, ids in parts)
 
     assert trained("transition") == trained("trajectory")
-
-
-def test_a_long_conversation_is_one_row():
-    made = rows_of(conversation(5))
-    assert len(made.rows) == 1
-    assert sum(made.rows[0].mask) == 10

@@ -1,9 +1,8 @@
 import pytest
 from hypothesis import given, strategies as st
-from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of, two_choices
+from learning_toys import conversation, judged, options, plain, scored, two_choices
 from lightning_tokens.learning.advantages import gae, whitened
 from lightning_tokens.learning.groups import Lesson, learn_from_group
-from lightning_tokens.learning.outcomes import read_rollout
 from lightning_tokens.learning.steps import StepAdvantages, loss_weights, step_advantages
 
 
@@ -69,18 +68,17 @@ def test_what_comes_in_between_is_no_step_for_a_critic():
     assert plain(step.returns) == [[*returns[:2], 0.0, *returns[2:]]]
 
 
-def test_discounted_a_critic_is_given_each_reward_where_it_came():
-    told = options(estimator="gae", credit="discounted")
+@pytest.mark.parametrize(
+    ("credit", "returns"),
+    [
+        ("discounted", [3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]),
+        ("per_call", [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]),  # each answer is an episode of its own
+    ],
+)
+def test_a_critic_is_given_each_reward_where_it_came(credit, returns):
+    told = options(estimator="gae", credit=credit)
     lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert plain(step.returns) == [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]]
-
-
-def test_per_call_each_answer_is_an_episode_of_its_own():
-    told = options(estimator="gae", credit="per_call")
-    lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert plain(step.returns) == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]]
+    assert plain(taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0).returns) == [returns]
 
 
 def test_a_penalty_is_added_to_the_reward_of_its_token():
@@ -110,14 +108,6 @@ def test_choices_of_one_call_are_no_steps_of_each_other_for_a_critic():
     assert plain(step.returns) == [[returns_of_first[0], 0.0, returns_of_first[1]], [*returns_of_second[:2]]]
     white = whitened([*first, *second[:2]])  # each token counts once
     assert [*step.advantages[0], *step.advantages[1]] == pytest.approx([white[0], 0.0, *white[1:]])
-
-
-@pytest.mark.parametrize("credit", ["final", "per_call", "discounted"])
-def test_choices_of_the_last_call_are_each_followed_by_its_reward(credit):
-    told = options(estimator="gae", credit=credit)
-    lesson = learn_from_group([two_choices(2.0, told=told)], options=told)
-    step = taken(lesson, options=told, values=[[0.0], [0.0, 0.0]], gamma=0.5)
-    assert plain(step.returns) == [[2.0], [1.0, 2.0]]
 
 
 def test_the_first_choice_follows_the_call_before_in_whatever_order_rows_come():
@@ -226,13 +216,3 @@ def test_each_rollout_weighs_the_same_and_each_token_within_it(rollouts, padding
 def test_without_rows_there_are_no_weights():
     assert loss_weights([], []) == []
     assert loss_weights(["u_0_0"], [[0, 0]]) == [0.0]
-
-
-def test_a_rollout_all_of_whose_rows_were_too_long_has_no_weight_in_the_loss():
-    told = options(max_prompt_length=2)
-    group = [
-        read_rollout(rollout(), spans_of([([1, 1, 1], [2])], [5.0]), options=told),
-        scored(1.0, told=told),
-        scored(0.0, told=told),
-    ]
-    assert taken(learn_from_group(group, options=told), options=told).weights == [1.0, 1.0]

@@ -18,23 +18,17 @@ from lightning_core.errors import ConfigError
         ({"agentlightning": {"devic": "cpu"}}, "agentlightning has no option 'devic'; it takes: device, trace"),
         ({"agentlightning.trace_aggregator.levl": "x"}, "trace_aggregator.levl"),
         ({"actor_rollout_ref.rollout.n": "four"}, "actor_rollout_ref.rollout.n is 'four'; it has to be a whole number"),
-        ({"trainer.val_before_train": "no"}, "trainer.val_before_train is 'no'; it has to be a truth value"),
+        ({"trainer.val_before_train": "no"}, "trainer.val_before_train is 'no'; it has to be true or false"),
         ({"trainer": 3}, "trainer is 3; it has to be a mapping"),
-        ({"trainer": None}, "trainer is None; it has to be a mapping"),
-        ({"actor_rollout_ref.rollout.n": 2.5}, "rollout.n is 2.5; it has to be a whole number, 1 or more"),
-        ({"actor_rollout_ref.rollout.n": True}, "rollout.n is True; it has to be a whole number, 1 or more"),
-        ({"actor_rollout_ref.rollout.n": [4]}, "rollout.n is [4]; it has to be a whole number, 1 or more"),
-        ({"data.train_batch_size": None}, "data.train_batch_size is None; it has to be a whole number, 1 or more"),
-        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 0}, "ppo_mini_batch_size is 0; it has to be a whole number"),
-        ({"trainer.total_training_steps": "3"}, "total_training_steps is '3'; it has to be a whole number"),
-        ({"actor_rollout_ref.rollout.temperature": [1]}, "rollout.temperature is [1]; it has to be a number"),
+        ({"actor_rollout_ref.rollout.n": True}, "rollout.n is True; it has to be a whole number"),
+        ({"data.train_batch_size": None}, "data.train_batch_size is None; it has to be a whole number"),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 0}, "ppo_mini_batch_size is 0; it has to be more than 0"),
         (
             {"actor_rollout_ref.model.lora_rank": None},
-            "model.lora_rank is None; it has to be a whole number, 0 or more",
+            "model.lora_rank is None; it has to be a whole number",
         ),
-        ({"trainer.save_freq": None}, "trainer.save_freq is None; it has to be a whole number, -1 or more"),
         ({"actor_rollout_ref.rollout.temperature": None}, "rollout.temperature is None; it has to be a number"),
-        ({"actor_rollout_ref.actor.optim.lr": float("nan")}, "optim.lr is nan; it has to be a number"),
+        ({"actor_rollout_ref.actor.optim.lr": float("nan")}, "optim.lr is nan; it has to be 0 or more"),
         ({"actor_rollout_ref.actor.checkpoint.save_contents": None}, "save_contents is None; it has to be a list"),
         (
             {"actor_rollout_ref.actor.checkpoint.save_contents": {"model": 1}},
@@ -60,7 +54,7 @@ def test_all_wrong_keys_are_said_at_once():
     with pytest.raises(ConfigError) as caught:
         load_settings({"data": {"train_batch_size": "x", "shufle": True}})
     assert str(caught.value).splitlines()[1:] == [
-        "  data.train_batch_size is 'x'; it has to be a whole number, 1 or more",
+        "  data.train_batch_size is 'x'; it has to be a whole number",
         "  unknown key 'data.shufle'. Did you mean 'shuffle'? A key that verl does not list is written with a plus, "
         "as '+data.shufle'",
     ]
@@ -81,127 +75,122 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
             load_settings(source)  # type: ignore[arg-type]
 
 
+SHORT = {
+    "ACTOR": "actor_rollout_ref.actor",
+    "MODEL": "actor_rollout_ref.model",
+    "OURS": "agentlightning",
+}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "opo takes each row for a sample"),
+        ("algorithm.adv_estimator=opo; OURS.advantage=rollout", "opo takes each row for a sample"),
+        ("algorithm.adv_estimator=opo; OURS.mask_truncated=true", "mask_truncated is True: it leaves rows out"),
         (
-            ["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"],
-            "mask_truncated is True: it leaves rows out",
-        ),
-        (
-            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.mask_truncated=true"],
+            "algorithm.adv_estimator=grpo; OURS.advantage=row; OURS.mask_truncated=true",
             "agentlightning.mask_truncated is True: it leaves rows out",
         ),
-        (["algorithm.use_kl_in_reward=true", "algorithm.adv_estimator=grpo"], "actor.use_kl_loss=true instead"),
-        (["agentlightning.call_discount=0.5"], "has an effect with agentlightning.credit=discounted only"),
+        ("algorithm.use_kl_in_reward=true; algorithm.adv_estimator=grpo", "actor.use_kl_loss=true instead"),
         (
-            ["agentlightning.call_discount=0.5", "agentlightning.credit=discounted", "algorithm.adv_estimator=gae"],
+            "OURS.call_discount=0.5; algorithm.adv_estimator=grpo",
+            "agentlightning.call_discount is 0.5: it has an effect with credit=discounted only",
+        ),
+        (
+            "OURS.overlong_buffer=4; OURS.credit=per_call",
+            "agentlightning.overlong_buffer is 4: it lowers the reward of a whole rollout; set credit=final",
+        ),
+        ("OURS.overlong_penalty=2", "overlong_penalty is 2.0: it has an effect with overlong_buffer only"),
+        ("OURS.overlong_buffer=-1", "overlong_buffer is -1"),
+        (
+            "OURS.call_discount=0.5; OURS.credit=discounted; algorithm.adv_estimator=gae",
             "with gae, algorithm.gamma discounts by tokens",
         ),
         (
-            ["agentlightning.loss=rollout", "actor_rollout_ref.actor.loss_agg_mode=token-mean"],
+            "OURS.loss=rollout; ACTOR.loss_agg_mode=token-mean",
             "loss_agg_mode is 'token-mean': agentlightning.loss is 'rollout'",
         ),
         (
-            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.credit=per_call"],
+            "algorithm.adv_estimator=grpo; OURS.advantage=row; OURS.credit=per_call",
             "verl compares only the last row of each rollout",
         ),
         (
-            ["actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"],
+            "ACTOR.policy_loss.loss_mode=bypass_mode",
             "is 'bypass_mode': it needs algorithm.rollout_correction.bypass_mode",
         ),
         (
-            ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=token"],
+            "algorithm.rollout_correction.bypass_mode=true; algorithm.rollout_correction.rollout_is=token",
             "rollout_is is 'token': it has no effect with bypass_mode and loss_type=ppo_clip",
         ),
         (
-            [
-                "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}",
-                "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
-            ],
+            "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}; ACTOR.policy_loss.loss_mode=gspo",
             "loss_mode is 'gspo': with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs",
         ),
-        (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
+        ("ACTOR.policy_loss.loss_mode=geo_mean", "takes a mean of its own over each micro-batch"),
         (
-            ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/ckpt/global_step_3"],
+            "trainer.resume_mode=resume_path; trainer.resume_from_path=/ckpt/global_step_3",
             "set actor_rollout_ref.model.path to the folder actor/huggingface of its checkpoint",
         ),
-        (["trainer.del_local_ckpt_after_load=true"], "what was learned would be gone"),
+        ("trainer.del_local_ckpt_after_load=true", "what was learned would be gone"),
         (
-            ["trainer.val_only=true", "trainer.val_before_train=false"],
+            "trainer.val_only=true; trainer.val_before_train=false",
             "trainer.val_before_train is False: without it verl trains although trainer.val_only is true",
         ),
         (
-            ["trainer.save_freq=20", "agentlightning.checkpoint_minutes=5"],
+            "trainer.save_freq=20; OURS.checkpoint_minutes=5",
             "trainer.save_freq is 20: it says in steps what agentlightning.checkpoint_minutes says",
         ),
         (
-            ["actor_rollout_ref.actor.checkpoint.async_save=true"],
+            "ACTOR.checkpoint.async_save=true",
             "actor_rollout_ref.actor.checkpoint.async_save is True: no run could go on from",
         ),
-        (["critic.checkpoint.async_save=true"], "critic.checkpoint.async_save is True"),
         (
-            ["algorithm.filter_groups={enable: true, metric: acc}"],
+            "algorithm.filter_groups={enable: true, metric: acc}",
             "algorithm.filter_groups.metric is 'acc': groups are compared by the rewards that agents give; set it to r",
         ),
+        ("distillation.enabled=true", "what the teacher says is collected by verl's own agents"),
         (
-            ["+actor_rollout_ref.model.override_config.rope_scaling={rope_type: yarn, factor: 4}"],
-            "override_config.rope_scaling is {'rope_type': 'yarn', 'factor': 4}: neither verl nor its servers",
-        ),
-        (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
-        (
-            ["actor_rollout_ref.rollout.enable_rollout_routing_replay=true"],
+            "actor_rollout_ref.rollout.enable_rollout_routing_replay=true",
             "the rollouts do not record which experts have answered",
         ),
-        (["data.custom_cls.path=mine.py"], "data.custom_cls.path has no effect: samples are those of the dataset"),
-        (["reward.custom_reward_function.path=x.py"], "has no effect: the agent gives the reward, and"),
-        (["reward.reward_model.enable=true"], "the agent gives the reward"),
+        ("data.custom_cls.path=mine.py", "data.custom_cls.path has no effect: samples are those of the dataset"),
+        ("reward.custom_reward_function.path=x.py", "has no effect: the agent gives the reward, and"),
         (
-            ["actor_rollout_ref.model.lora_adapter_path=/an/adapter"],
+            "MODEL.lora_adapter_path=/an/adapter",
             "lora_adapter_path is '/an/adapter': verl reads it with actor_rollout_ref.model.lora_rank only",
         ),
         (
-            [
-                "actor_rollout_ref.model.lora_rank=8",
-                "actor_rollout_ref.model.lora.merge=false",
-                "actor_rollout_ref.rollout.name=hf",
-            ],
+            "MODEL.lora_rank=8; MODEL.lora.merge=false; actor_rollout_ref.rollout.name=hf",
             "lora.merge is False: with separate_async and with rollout.name=hf whole weights are sent",
         ),
-        (["algorithm.use_pf_ppo=true"], "verl's newer trainer, which runs here, does not look at it"),
-        (["algorithm.filter_groups.max_num_gen_batches=3"], "set max_inflight_gen_batches beside it"),
-        (["actor_rollout_ref.rollout.do_sample=false"], "what is learned from is drawn at actor_rollout_ref.rollout."),
-        (["trainer.resume_from_path=/ckpt/global_step_3"], "resume_from_path has no effect: a run goes on from"),
+        ("algorithm.use_pf_ppo=true", "verl's newer trainer, which runs here, does not look at it"),
+        ("algorithm.filter_groups.max_num_gen_batches=3", "set max_inflight_gen_batches beside it"),
+        ("actor_rollout_ref.rollout.do_sample=false", "what is learned from is drawn at actor_rollout_ref.rollout."),
+        ("trainer.resume_from_path=/ckpt/global_step_3", "resume_from_path has no effect: a run goes on from"),
+        ("MODEL.lora.rank=8", "fsdp2 does not read it, and would train the whole model; set"),
         (
-            ["actor_rollout_ref.model.lora.rank=8"],
-            "fsdp2 does not read it, and would train the whole model; set",
-        ),
-        (
-            {"model_engine": "megatron", "actor_rollout_ref.model.lora_rank": 8},
+            "model_engine=megatron; MODEL.lora_rank=8",
             "megatron does not read it, and would train the whole model; set actor_rollout_ref.model.lora.rank",
         ),
         (
-            ["actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]"],
+            "ACTOR.checkpoint.save_contents=[hf_model]",
             "is ['hf_model']: no run can go on from that, and no adapter is written; add model, or (without LoRA)",
         ),
         (
-            [
-                "actor_rollout_ref.model.lora_rank=8",
-                "trainer.resume_mode=disable",
-                "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
-            ],
+            "MODEL.lora_rank=8; trainer.resume_mode=disable; ACTOR.checkpoint.save_contents=[hf_model]",
             "no adapter is written; add model",
         ),
         (
-            ["agentlightning.overlong_buffer=256", "agentlightning.trace_aggregator.level=trajectory"],
+            "OURS.overlong_buffer=256; OURS.trace_aggregator.level=trajectory",
             "overlong_buffer is 256: it counts from the limit of a whole trajectory, and not",
         ),
     ],
 )
 def test_what_contradicts_itself_is_refused(config, message):
+    for short, section in SHORT.items():
+        config = config.replace(f"{short}.", f"{section}.")
     with pytest.raises(ConfigError) as caught:
-        load_settings(config)
+        load_settings(config.split("; "))
     assert message in str(caught.value)
 
 
@@ -209,19 +198,14 @@ SEPARATE_LORA = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.mo
 BACKEND = "actor_rollout_ref.rollout.checkpoint_engine.backend"
 
 
-@pytest.fixture
-def cupy(monkeypatch):
-    monkeypatch.setattr("lightning_verl.rules.find_spec", lambda name: name == "cupy")
-
-
-def test_servers_apart_from_the_trainer_get_merged_adapters(cupy):
+def test_servers_apart_from_the_trainer_get_merged_adapters():
     assert load_settings([*SEPARATE_LORA, f"{BACKEND}=nccl"]).verl.actor_rollout_ref.model.lora.merge
     assert not load_settings([SEPARATE_LORA[0], f"{BACKEND}=nccl"]).verl.actor_rollout_ref.model.lora.merge
     assert not load_settings(SEPARATE_LORA[1:]).verl.actor_rollout_ref.model.lora.merge, "vLLM takes adapters"
 
 
 @pytest.mark.parametrize("assignment", ["actor_rollout_ref.model.lora.merge=false", f"{BACKEND}=delta_sharded"])
-def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refused(assignment, cupy):
+def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refused(assignment):
     with pytest.raises(ConfigError) as caught:
         load_settings([*SEPARATE_LORA, f"{BACKEND}=nccl", assignment])
     assert assignment.partition("=")[0] + " is " in str(caught.value)
@@ -251,8 +235,6 @@ def test_what_somebody_else_does_here_says_who(assignment, why):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "backend is 'naive': it cannot send weights to other GPUs, as separate_async does; set it to nccl, which"),
-        ([f"{BACKEND}=nccl"], "backend is 'nccl': it needs cupy, which is not installed; pip install cupy-cuda13x"),
         (
             ["agentlightning.device=cpu"],
             "trainer_mode is 'separate_async': its servers are vLLM's or SGLang's, on GPUs",
@@ -268,12 +250,11 @@ def test_generation_on_gpus_of_its_own_says_what_it_lacks_before_ray_starts(more
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("actor_rollout_ref.rollout.temperature=0", "is 0; it has to be more than 0: groups of equal answers teach n"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=60", "is 60; it has to be more than 0, and 1 at most"),
+        ("actor_rollout_ref.rollout.temperature=0", "is 0; it has to be more than 0"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=60", "is 60; it has to be 1 or less"),
         ("actor_rollout_ref.actor.clip_ratio=-0.2", "is -0.2; it has to be 0 or more"),
-        ("actor_rollout_ref.actor.clip_ratio_high=-1", "is -1; it has to be 0 or more"),
-        ("actor_rollout_ref.rollout.top_p=0", "is 0; it has to be more than 0, and 1 at most"),
-        ("algorithm.gamma=1.5", "is 1.5; it has to be from 0 to 1"),
+        ("actor_rollout_ref.rollout.top_p=0", "is 0; it has to be more than 0"),
+        ("algorithm.gamma=1.5", "is 1.5; it has to be 1 or less"),
     ],
 )
 def test_a_number_beyond_its_bounds_is_refused_in_one_line(assignment, message):

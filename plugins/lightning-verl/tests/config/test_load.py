@@ -216,13 +216,6 @@ def test_verls_other_estimators_are_row_by_row():
     assert own.learning.estimator == "mine"
 
 
-def test_verls_correction_is_its_own_config():
-    settings = load_settings(
-        ["algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold='0.5_2.0'"]
-    )
-    assert settings.verl.algorithm.rollout_correction.rollout_is == "token"
-
-
 def test_what_had_an_effect_in_0_3_only_is_told():
     with pytest.warns(DeprecationWarning, match=r"agentlightning\.port has no effect: the trainer's model proxy"):
         load_settings({"agentlightning": {"port": 9999}})
@@ -252,8 +245,3 @@ def test_the_model_that_comes_out_is_validated_unless_it_is_said_when():
     assert load_settings().verl.trainer.test_freq > 1_000_000  # after the last step alone
     for frequency in (5, -1):
         assert load_settings({"trainer.test_freq": frequency}).verl.trainer.test_freq == frequency
-
-
-def test_options_of_the_chat_template_are_taken():
-    settings = load_settings(["+data.apply_chat_template_kwargs.enable_thinking=false"])
-    assert settings.verl.data.apply_chat_template_kwargs == {"enable_thinking": False}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from lightning_tokens.vllm.server import VLLMServer
+    from lightning_tokens.vllm import VLLMServer
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -29,7 +29,7 @@ def vllm(
     # Imported here, so that listing the commands stays fast.
     import asyncio
 
-    from lightning_tokens.vllm.server import VLLMFailed, VLLMServer
+    from lightning_tokens.vllm import VLLMFailed, VLLMServer
 
     if model == "serve" and arguments:
         model, *rest = arguments

@@ -94,10 +94,10 @@ class VLLMServer(Startable):
         """Start it; return when it answers.
 
         Raises:
-            VLLMFailed: When the port is taken, an adapter lacks what it needs, or vLLM is not there, ends before it
-                answers, or takes too long; with its last lines.
+            VLLMFailed: When an adapter lacks what it needs, or vLLM is not there, ends before it answers, or takes too
+                long; with its last lines.
         """
-        self.port = _free_port(self.host, self.port)
+        self.port = self.port or _free_port(self.host)
         where = ("--host", self.host, "--port", str(self.port))
         server = Program(
             [*self._command, "--model", *self._models(), *where, *self._options()],
@@ -180,16 +180,8 @@ def _said(program: Program) -> str:
     return "; it said last:\n  " + "\n  ".join(lines) if lines else ""
 
 
-def _free_port(host: str, port: int) -> int:
-    """Return a port that can be listened on.
-
-    Raises:
-        VLLMFailed: When the one that is wanted cannot.
-    """
+def _free_port(host: str) -> int:
+    """Return a port that can be listened on."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as exc:
-            raise VLLMFailed(f"cannot listen on {host}:{port}: {exc.strerror}; give another --port") from exc
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

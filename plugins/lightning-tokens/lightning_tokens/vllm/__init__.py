@@ -1,1 +1,0 @@
-"""vLLM as a server of its own: started, ready, and stopped for sure."""
