@@ -7,7 +7,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lightning_core import lifecycle
-from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.errors import InvalidTransition
 from lightning_core.lifecycle import (
     ACTIVE_ATTEMPT,
     ENDED,
@@ -15,7 +15,6 @@ from lightning_core.lifecycle import (
     MAX_FAULTS,
     QUEUED,
     Deadline,
-    Request,
     RolloutRecord,
 )
 from lightning_core.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
@@ -148,20 +147,6 @@ def test_a_retry_needs_the_condition_and_an_attempt_left(
     assert with_attempt(status, config).rollout.status == expected
 
 
-def test_a_first_span_makes_it_run_and_a_later_one_is_a_sign_of_life() -> None:
-    record = lifecycle.span_arrived(with_attempt("preparing"), 3.0, "at-1")
-    assert statuses(record) == ("running", ["running"])
-    later = lifecycle.span_arrived(record, 4.0, "at-1")
-    assert statuses(later) == ("running", ["running"])
-    assert later.attempts[0].last_heartbeat_time == 4.0
-
-
-def test_a_span_revives_an_unresponsive_attempt_that_was_not_given_up() -> None:
-    revived = lifecycle.span_arrived(with_attempt("unresponsive"), 3.0, "at-1")
-    assert statuses(revived) == ("running", ["running"])
-    assert (revived.attempts[0].end_time, revived.attempts[0].last_heartbeat_time) == (None, 3.0)
-
-
 @pytest.mark.parametrize("status", ATTEMPT_STATUSES)
 def test_signs_of_life_of_a_given_up_attempt_do_not_change_its_rollout(status: AttemptStatus) -> None:
     replaced, cancelled = begun(begun(queued())), lifecycle.set_rollout_status(begun(queued()), 1.0, "cancelled")
@@ -224,24 +209,6 @@ def test_the_deadline_is_the_earliest_limit(
 # Leases
 
 
-@pytest.mark.parametrize("sign", ["heartbeat", "span", "running"])
-def test_a_sign_of_life_renews_a_lease(sign: str) -> None:
-    record = begun(queued(), lease_seconds=4)
-    if sign == "heartbeat":
-        record = lifecycle.heartbeat(record, 3.0, "at-1")
-    elif sign == "span":
-        record = lifecycle.span_arrived(record, 3.0, "at-1")
-    else:
-        record = lifecycle.set_attempt_status(record, 3.0, "at-1", "running")
-    assert lifecycle.deadline(record) == Deadline(7.0, "unresponsive", is_fault=True)
-
-
-def test_a_heartbeat_begins_a_lease_where_there_was_none() -> None:
-    record = begun(queued())
-    assert lifecycle.deadline(lifecycle.heartbeat(record, 3.0, "at-1")) is None
-    assert lifecycle.deadline(lifecycle.heartbeat(record, 3.0, "at-1", 4.0)) == Deadline(7.0, "unresponsive", True)
-
-
 def test_a_heartbeat_that_comes_late_makes_nothing_earlier() -> None:
     record = lifecycle.span_arrived(begun(queued(), 2.0, lease_seconds=4), 5.0, "at-1")
     assert dump(lifecycle.heartbeat(record, 3.0, "at-1")) == dump(record)
@@ -285,20 +252,14 @@ def test_a_fault_ends_what_has_not_ended_by_itself(status: AttemptStatus) -> Non
     assert ended.rollout.end_time is None
 
 
-def test_three_faults_are_survived_and_the_fourth_fails_the_rollout() -> None:
-    record = queued()
-    for number in (1, 2, 3, 4):
-        record = lifecycle.fault(begun(record), float(number), "latest", "the proxy died")
-        assert record.rollout.status == ("requeuing" if number < 4 else "failed")
-    assert record.rollout.end_time == 4.0
-
-
 def test_rollout_that_is_given_up_says_each_fault_its_worker_and_that_none_was_the_agents() -> None:
     record = queued()
     for number, reason in enumerate(("killed", "lost", "gone", "dead"), 1):
         worker_id = None if number == 3 else f"worker-{number}"
         record = lifecycle.claim(record, 0.0, attempt_id=f"at-{number}", worker_id=worker_id)
         record = lifecycle.fault(record, float(number), "latest", reason)
+        assert record.rollout.status == ("requeuing" if number < 4 else "failed")
+    assert record.rollout.end_time == 4.0
     told = [attempt.metadata for attempt in record.attempts]
     assert told[:3] == [{"fault": "killed"}, {"fault": "lost"}, {"fault": "gone"}]
     assert told[3] == {
@@ -318,17 +279,6 @@ def test_faults_do_not_use_up_attempts(ends: str) -> None:
         else:
             record = lifecycle.set_attempt_status(begun(record), 1.0, "latest", "failed")
     assert record.rollout.status == ("failed" if ends.count("f") == 3 else "requeuing")
-
-
-def test_a_fault_is_no_failure_that_a_retry_condition_has_to_name() -> None:
-    assert statuses(lifecycle.fault(begun(queued(max_attempts=1)), 1.0, "at-1", "x")) == ("requeuing", ["failed"])
-
-
-def test_a_second_fault_of_an_attempt_is_one_effect() -> None:
-    record = lifecycle.fault(begun(queued()), 1.0, "at-1", "the proxy died")
-    assert lifecycle.fault(record, 2.0, "at-1", "it is dead") is record
-    newer = begun(record, 2.0)
-    assert lifecycle.fault(newer, 3.0, "at-1", "it is dead") is newer
 
 
 def test_an_attempt_that_a_fault_ended_is_given_up_while_its_rollout_is_queued() -> None:
@@ -357,34 +307,6 @@ def test_a_fault_of_an_attempt_that_was_given_up_changes_itself_only(how: str) -
     assert lifecycle.fault(ended, 3.0, "at-1", "it is dead") is ended
 
 
-def test_a_fault_keeps_what_the_attempt_said_before() -> None:
-    record = lifecycle.with_attempt_fields(begun(queued()), "at-1", {"metadata": {"gpu": 3}})
-    ended = lifecycle.fault(record, 1.0, "at-1", "the proxy died")
-    assert ended.attempts[0].metadata == {"gpu": 3, "fault": "the proxy died"}
-    assert record.attempts[0].metadata == {"gpu": 3}
-
-
-@pytest.mark.parametrize(("told", "kept"), [((3.0,), 3.0), ((3.0, 2.0), 3.0), ((-5.0,), 0.0), ((9e18,), 7.0)])
-def test_when_an_attempt_was_alive_is_between_its_last_sign_and_now(told: tuple[float, ...], kept: float) -> None:
-    record = begun(queued())
-    for at in told:
-        record = lifecycle.alive_at(record, 7.0, "at-1", at)
-    assert record.attempts[0].last_heartbeat_time == kept
-
-
-def test_the_newest_requests_are_remembered() -> None:
-    record = queued()
-    for number in range(lifecycle.MAX_REQUESTS + 2):
-        request = Request(f"r-{number}", f"at-{number}")
-        record = lifecycle.with_request(record, request, most=lifecycle.MAX_REQUESTS)
-    assert [request.request_id for request in record.requests] == [
-        f"r-{number}" for number in range(2, lifecycle.MAX_REQUESTS + 2)
-    ]
-    assert record.request("r-1") is None
-    assert record.request("r-2") == Request("r-2", "at-2")
-    assert record.request(None) is None
-
-
 @pytest.mark.parametrize("keeps_lease", [True, False])
 def test_an_attempt_that_is_handed_over_keeps_its_lease_only_with_a_worker_that_can_renew_it(keeps_lease: bool) -> None:
     record = lifecycle.heartbeat(begun(queued()), 1.0, "at-1", 30.0)
@@ -399,13 +321,6 @@ def test_handing_over_an_old_attempt_leaves_the_lease_of_the_newest_alone() -> N
     handed = lifecycle.hand_over(record, "at-1", "w-3", keeps_lease=False)
     assert [attempt.worker_id for attempt in handed.attempts] == ["w-3", "w-2"]
     assert handed.lease_seconds == 30.0
-
-
-def test_an_unknown_attempt_is_named_with_the_known_ones() -> None:
-    with pytest.raises(NotFound, match="rollout ro-1 has no attempt 'at-9'; it has at-1"):
-        with_attempt("running").attempt("at-9")
-    with pytest.raises(NotFound, match="rollout ro-1 has no attempt 'latest'; it has none yet"):
-        queued().attempt("latest")
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,12 @@
 import asyncio
 import gc
 import inspect
-import logging
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
-
-from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
@@ -194,19 +190,6 @@ async def test_a_worker_that_another_version_recorded_is_read_and_goes_on() -> N
     assert older == {"worker_id": "w-1", "status": "idle", "last_heartbeat_time": None, "what_is_no_more": 1}
 
 
-async def test_resources_that_are_returned_are_not_those_that_were_given() -> None:
-    given = PromptTemplate(template="a")
-    returned = await StoreFacade(MemoryBackend()).add_resources({"main_prompt": given})
-    given.template = "b"
-    assert returned.resources["main_prompt"] == PromptTemplate(template="a")
-
-
-@pytest.mark.parametrize("lease_seconds", [float("nan"), float("inf"), "30", True])
-def test_a_lease_is_a_number_of_seconds(lease_seconds: Any) -> None:
-    with pytest.raises(InvalidRequest, match=f"lease_seconds is {lease_seconds!r}; it is a finite number"):
-        StoreFacade(MemoryBackend(), lease_seconds=lease_seconds)
-
-
 async def test_a_store_and_its_views_give_leases_of_the_length_that_was_asked_for() -> None:
     clock = FakeClock()
     store = StoreFacade(MemoryBackend(), clock=clock, lease_seconds=4)
@@ -230,24 +213,6 @@ async def test_nothing_runs_on_when_nobody_waits() -> None:
     await asyncio.wait_for(clock.until_waiting(3), 30)
     await clock.advance(20)
     assert await asyncio.wait_for(asyncio.gather(*waiters), 30) == [None, []]
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_trouble_with_deadlines_reaches_whoever_waits(caplog: pytest.LogCaptureFixture) -> None:
-    class Troubled(MemoryBackend):
-        async def next_deadline(self, run_id: str) -> float | None:
-            self.in_trouble = True
-            raise OSError("the database is away")
-
-        async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
-            if getattr(self, "in_trouble", False):
-                raise OSError("the database is away")
-            return await super().due(run_id, now)
-
-    store = StoreFacade(Troubled())
-    with caplog.at_level(logging.WARNING), pytest.raises(OSError, match="the database is away"):
-        await asyncio.wait_for(store.dequeue_rollout(wait_seconds=None), 30)
-    assert "lightning.deadlines_not_kept" in caplog.text
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

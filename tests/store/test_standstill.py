@@ -42,18 +42,6 @@ async def somebody_waiting(store: InMemoryLightningStore, clock: FakeClock) -> A
         await waiter
 
 
-async def test_after_a_standstill_a_lease_has_one_more_term_to_the_second(
-    store: InMemoryLightningStore, clock: FakeClock
-) -> None:
-    lost = await leased(store, "w-1")
-    async with somebody_waiting(store, clock):
-        await clock.stand_still(LEASE_SECONDS + 1)
-        await clock.advance(LEASE_SECONDS - 0.1)
-        assert await attempt_statuses(store, lost.rollout_id) == ["preparing"]
-        await clock.advance(0.1)
-        assert (await attempt_statuses(store, lost.rollout_id))[0] == "unresponsive"
-
-
 async def test_another_standstill_gives_another_term(store: InMemoryLightningStore, clock: FakeClock) -> None:
     alive = await leased(store, "w-1")
     async with somebody_waiting(store, clock):

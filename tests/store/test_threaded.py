@@ -174,15 +174,6 @@ async def test_a_cancelled_call_is_cancelled_in_the_stores_loop() -> None:
         assert (await store.query_rollouts(status_in=["queuing"])).total == 1
 
 
-async def test_a_timeout_of_the_caller_is_a_timeout() -> None:
-    with loop_thread() as home:
-        store = LightningStoreThreaded(InMemoryLightningStore(), loop=home.loop)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await store.dequeue_rollout(wait_seconds=None)
-        assert (await store.enqueue_rollout("a")).status == "queuing"
-
-
 async def test_what_is_under_way_when_the_loop_ends_is_closed_and_not_cancelled() -> None:
     with loop_thread() as home:
         store = LightningStoreThreaded(InMemoryLightningStore(run_id="run-1"), loop=home.loop)

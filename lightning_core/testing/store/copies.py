@@ -93,14 +93,6 @@ class CopyBehaviour(StoreBehaviour):
         spoil(list(await store.query_attempts(started.rollout_id)))
         assert as_data(await store.get_rollout_by_id(started.rollout_id)) == before
 
-    async def test_a_faulted_attempt_is_a_copy(self, store: LightningStore) -> None:
-        started = await store.start_rollout("a")
-        await store.update_attempt(started.rollout_id, "latest", metadata={"nested": {"a": [1]}})
-        ended = await store.report_fault(started.rollout_id, started.attempt.attempt_id, "the proxy died")
-        before = as_data(ended)
-        spoil(ended)
-        assert as_data(await store.get_latest_attempt(started.rollout_id)) == before
-
     async def test_a_span_is_copied_in_and_out(self, store: LightningStore) -> None:
         started = await store.start_rollout("a")
         context = SpanContext(trace_id="a" * 32, span_id="b" * 16, trace_state={"vendor": "x"})

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, attempt_statuses, begin, rollout_status, soon, span_of
@@ -23,25 +21,6 @@ class DeadlineBehaviour(StoreBehaviour):
         await clock.advance(0.1)
         assert await rollout_status(store, started.rollout_id) == "failed"
         assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
-
-    @pytest.mark.parametrize("sign", ["span", "worker", "attempt"])
-    async def test_a_sign_of_life_puts_off_unresponsiveness(
-        self, store: LightningStore, clock: FakeClock, sign: str
-    ) -> None:
-        started = await begin(store, worker_id="w-1", unresponsive_seconds=10)
-        for _ in range(3):
-            await clock.advance(9)
-            if sign == "span":
-                await store.add_span(span_of(started))
-            elif sign == "worker":
-                await store.update_worker("w-1")
-            else:
-                await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=clock.now())
-        await clock.advance(9.9)
-        assert await attempt_statuses(store, started.rollout_id) in (["preparing"], ["running"])
-        await clock.advance(0.1)
-        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
-        assert await rollout_status(store, started.rollout_id) == "failed"
 
     async def test_a_new_limit_holds_for_the_attempt_that_runs(self, store: LightningStore, clock: FakeClock) -> None:
         longer, shorter = await begin(store, timeout_seconds=10), await begin(store, timeout_seconds=100)

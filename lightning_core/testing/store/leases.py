@@ -55,19 +55,6 @@ class LeaseBehaviour(StoreBehaviour):
         assert worker is not None
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
 
-    @pytest.mark.parametrize("how", ["claim", "start_rollout", "start_attempt"])
-    async def test_every_attempt_of_a_living_worker_is_leased(
-        self, store: LightningStore, clock: FakeClock, how: str
-    ) -> None:
-        await store.update_worker("w-1")
-        if how == "start_rollout":
-            started = await begin(store, worker_id="w-1")
-        else:
-            queued = await store.enqueue_rollout("a")
-            started = await (claim(store, "w-1") if how == "claim" else store.start_attempt(queued.rollout_id, "w-1"))
-        await clock.advance(LEASE_SECONDS)
-        assert await rollout_status(store, started.rollout_id) == "requeuing"
-
     async def test_a_worker_that_never_sent_a_heartbeat_holds_no_lease(
         self, store: LightningStore, clock: FakeClock
     ) -> None:

@@ -15,7 +15,6 @@ from lightning_core.testing.store.base import (
     attempt_statuses,
     claim,
     require,
-    rollout_status,
     soon,
     span_of,
     turn,
@@ -80,11 +79,6 @@ class QueueBehaviour(StoreBehaviour):
             await store.enqueue_many_rollouts(requests)
         assert (await store.query_rollouts()).total == 0
 
-    @pytest.mark.parametrize("limit", [1.5, "3"])
-    async def test_a_claim_has_a_whole_number_as_its_limit(self, store: LightningStore, limit: Any) -> None:
-        with pytest.raises(InvalidRequest, match=rf"limit is {limit!r}; it is a whole number"):
-            await store.dequeue_many_rollouts(limit=limit)
-
     async def test_rollouts_are_claimed_first_in_first_out(self, store: LightningStore) -> None:
         first = await store.enqueue_rollout("a", mode="train")
         rest = await store.enqueue_many_rollouts(
@@ -116,12 +110,6 @@ class QueueBehaviour(StoreBehaviour):
             await store.enqueue_many_rollouts(requests)  # type: ignore[arg-type]
         assert await store.dequeue_rollout() is None
         assert list(await store.enqueue_many_rollouts([])) == []
-
-    async def test_an_argument_of_a_wrong_value_is_refused_by_name(self, store: LightningStore) -> None:
-        with pytest.raises(InvalidRequest, match="mode is 'exam'"):
-            await store.enqueue_rollout("a", mode="exam")  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match="metadata is 'x'"):
-            await store.enqueue_rollout("a", metadata="x")  # type: ignore[arg-type]
 
     async def test_resources_may_come_after_the_rollouts_that_name_them(self, store: LightningStore) -> None:
         queued = await store.enqueue_rollout("a", resources_id="rs-later")
@@ -166,21 +154,6 @@ class QueueBehaviour(StoreBehaviour):
         assert (started.status, started.attempt.sequence_id, started.attempt.worker_id) == ("preparing", 1, "w-1")
         assert await store.dequeue_rollout() is None
 
-    async def test_no_rollout_is_claimed_twice_by_concurrent_tasks(self, store: LightningStore) -> None:
-        require(store, "async_safe")
-        rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(60)])
-
-        async def worker(number: int) -> list[str]:
-            mine = []
-            while claimed := await store.dequeue_many_rollouts(limit=number % 3 + 1, worker_id=f"w-{number}"):
-                mine += [item.rollout_id for item in claimed]
-                await asyncio.sleep(0)
-            return mine
-
-        claimed = await soon(asyncio.gather(*(worker(number) for number in range(12))))
-        assert sorted(chain.from_iterable(claimed)) == sorted(rollout.rollout_id for rollout in rollouts)
-        assert (await store.statistics())["total_attempts"] == 60
-
     async def test_no_rollout_is_claimed_twice_by_threads(self, store: LightningStore) -> None:
         require(store, "thread_safe")
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(120)])
@@ -198,14 +171,6 @@ class QueueBehaviour(StoreBehaviour):
         claimed = await soon(asyncio.gather(*(asyncio.to_thread(worker, number) for number in range(4))))
         assert sorted(chain.from_iterable(claimed)) == list(range(120))
         assert (await store.query_rollouts(status_in=["succeeded"])).total == 120
-
-    async def test_a_waiting_claim_is_served_as_soon_as_there_is_work(self, store: LightningStore) -> None:
-        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=None))
-        await asyncio.sleep(0)
-        rollout = await store.enqueue_rollout("a")
-        claimed = await soon(waiter)
-        assert claimed is not None
-        assert (claimed.rollout_id, claimed.attempt.worker_id) == (rollout.rollout_id, "w-1")
 
     async def test_a_waiting_claim_gives_up_at_its_time(self, store: LightningStore, clock: FakeClock) -> None:
         waiter = asyncio.create_task(store.dequeue_many_rollouts(limit=2, wait_seconds=30))
@@ -240,21 +205,6 @@ class QueueBehaviour(StoreBehaviour):
             assert await soon(second) is not None
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
-
-    async def test_a_waiting_claim_gets_a_rollout_whose_attempt_times_out(
-        self, store: LightningStore, clock: FakeClock
-    ) -> None:
-        config = RolloutConfig(timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
-        await store.enqueue_rollout("a", config=config)
-        first = await claim(store)
-        waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
-        await soon(clock.until_waiting())
-        await clock.advance(10)
-        second = await soon(waiter)
-        assert second is not None
-        assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
-        assert second.attempt.start_time == clock.now()
-        assert await rollout_status(store, first.rollout_id) == "preparing"
 
     async def test_each_of_a_thousand_rollouts_is_done_once(self, store: LightningStore) -> None:
         queued = [

@@ -388,14 +388,6 @@ class RequestBehaviour(StoreBehaviour):
         assert (await claim(reopened)).input == "a"
         await reopened.aclose()
 
-    async def test_a_waiting_claim_can_be_repeated(self, store: LightningStore) -> None:
-        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=None, request_id="r-1"))
-        await asyncio.sleep(0)
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(2)])
-        claimed = await soon(waiter)
-        assert claimed is not None
-        assert await soon(store.dequeue_rollout("w-1", wait_seconds=None, request_id="r-1")) == claimed
-
     # Attempts that somebody began past the queue
 
     async def test_a_claim_under_the_id_of_a_start_is_a_claim(self, store: LightningStore) -> None:
@@ -441,15 +433,6 @@ class RequestBehaviour(StoreBehaviour):
         worker = await store.get_worker_by_id("w-1")
         assert worker is not None
         assert worker.current_rollout_id == queued.rollout_id
-
-    async def test_a_repeated_request_does_not_call_its_worker_back(self, store: LightningStore) -> None:
-        started = await store.start_rollout("a", worker_id="w-1", request_id="r-1")
-        await store.update_rollout(started.rollout_id, status="cancelled")
-        now = await begin(store, worker_id="w-1")
-        await store.start_rollout("a", worker_id="w-1", request_id="r-1")
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
-        assert worker.current_attempt_id == now.attempt.attempt_id
 
     async def test_a_repeated_heartbeat_is_no_new_sign_of_life(self, store: LightningStore, clock: FakeClock) -> None:
         await store.enqueue_rollout("a", config=RolloutConfig(max_attempts=2))

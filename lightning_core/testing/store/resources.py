@@ -76,11 +76,6 @@ class ResourceBehaviour(StoreBehaviour):
         assert (again, again.parent_id) == (child, one.resources_id)
         assert (await store.query_resources()).total == 3
 
-    async def test_an_update_adds_what_is_not_there(self, store: LightningStore) -> None:
-        added = await store.update_resources("rs-mine", prompt("a"))
-        assert (added.resources_id, added.version) == ("rs-mine", 1)
-        assert await store.get_latest_resources() == added
-
     async def test_a_bundle_of_something_else_is_refused(self, store: LightningStore) -> None:
         with pytest.raises(InvalidRequest, match="not a bundle of resources"):
             await store.add_resources({"a": 1})  # type: ignore[dict-item]

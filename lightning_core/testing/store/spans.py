@@ -296,15 +296,3 @@ class SpanBehaviour(StoreBehaviour):
         attempt = await store.update_attempt(started.rollout_id, "latest", status="succeeded")
         assert final_reward_in(attempt.metadata) == (0.25 if value == "null" else None)
         assert len(await store.query_spans(started.rollout_id, "latest")) == 2
-
-    @pytest.mark.parametrize("mine", [0.7, None, {}, {"value": 0.7}])
-    async def test_metadata_of_a_similar_name_are_the_users(self, store: LightningStore, mine: object) -> None:
-        started = await begin(store)
-        ids = started.rollout_id, started.attempt.attempt_id
-        await store.update_attempt(*ids, metadata={"final_reward": mine})
-        await check(store, started, None)
-        await store.add_span(reward_of(started, 0.25))
-        await check(store, started, 0.25)
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
-        assert (attempt.metadata or {})["final_reward"] == mine

@@ -131,11 +131,6 @@ class WaitingBehaviour(StoreBehaviour):
         with pytest.raises(InvalidRequest, match=message):
             await soon(store.wait_for_rollouts(**wait))
 
-    @pytest.mark.parametrize("seconds", [float("nan"), "3"])
-    async def test_a_wait_for_work_has_a_length(self, store: LightningStore, seconds: Any) -> None:
-        with pytest.raises(InvalidRequest, match=f"wait_seconds is {seconds!r}; it is a finite number"):
-            await soon(store.dequeue_rollout(wait_seconds=seconds))
-
     async def test_a_wait_without_end_may_be_said_as_infinity(self, store: LightningStore) -> None:
         waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=float("inf")))
         await turn(5)

@@ -45,7 +45,10 @@ class WorkerBehaviour(StoreBehaviour):
         assert (worker.status, worker.last_dequeue_time, worker.last_heartbeat_time) == ("unknown", clock.now(), None)
 
     @pytest.mark.parametrize("how", ["claim", "start_rollout", "start_attempt"])
-    async def test_a_worker_with_an_attempt_is_busy(self, store: LightningStore, clock: FakeClock, how: str) -> None:
+    async def test_a_worker_with_an_attempt_is_busy_and_holds_a_lease_on_it(
+        self, store: LightningStore, clock: FakeClock, how: str
+    ) -> None:
+        await store.update_worker("w-1")
         await clock.advance(3)
         if how == "start_rollout":
             started = await begin(store, worker_id="w-1")
@@ -56,6 +59,8 @@ class WorkerBehaviour(StoreBehaviour):
         assert (worker.status, worker.last_busy_time) == ("busy", clock.now())
         assert worker.current_rollout_id == started.rollout_id
         assert worker.current_attempt_id == started.attempt.attempt_id
+        await clock.advance(LEASE_SECONDS)
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
 
     async def test_an_old_attempt_does_not_touch_what_its_worker_does_now(self, store: LightningStore) -> None:
         old = await begin(store, worker_id="w-1")

@@ -188,9 +188,7 @@ async def test_indexes_are_made_once_and_checked(mongod: Mongod, partition: str)
         keys = [(key, 1) for key in ("_id.run", "claims.request", "claims.place")]
         rollouts.create_index(keys, name="claimed", partialFilterExpression={"claims": {"$exists": True}})
         store = MongoLightningStore(mongod.uri, database=name)
-        with pytest.raises(
-            UnusableDatabase, match=r"in the place of one of ours; drop it, and it is made anew.*claimed"
-        ):
+        with pytest.raises(UnusableDatabase, match=r"in the place of one of ours; drop it, .*claimed"):
             await store.statistics()
         await store.aclose()
         client.drop_database(name)
@@ -207,18 +205,6 @@ async def test_the_queue_and_the_deadlines_are_looked_up_in_their_indexes(standa
             assert index in str(plan)
             assert "SORT" not in str(plan)
     await store.aclose()
-
-
-async def test_after_the_close_it_says_so(standalone: Mongod, partition: str) -> None:
-    store = MongoLightningStore(standalone.uri, partition_id=partition)
-    await store.enqueue_rollout("a")
-    backend: Any = store._backend
-    await store.aclose()
-    await store.aclose()
-    with pytest.raises(StoreClosed):
-        await store.enqueue_rollout("a")
-    with pytest.raises(StoreClosed, match=r"the store in mongodb://127.0.0.1:\d+ is closed"):
-        await backend.kept_runs()
 
 
 async def test_a_forked_child_is_told_to_open_its_own(standalone: Mongod, partition: str) -> None:

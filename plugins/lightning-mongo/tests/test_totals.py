@@ -1,7 +1,5 @@
 """Totals and pages, also beyond what is counted."""
 
-import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,56 +7,7 @@ from lightning_mongo import MongoLightningStore
 from lightning_mongo.testing import Mongod
 from pymongo import MongoClient
 
-from lightning_core.lifecycle import ENDED
-from lightning_core.store import LightningStore
-from lightning_core.store.query import make_query, select
-from lightning_core.testing import FakeClock
-from lightning_core.types import EnqueueRolloutRequest, Rollout, Span
-
-OLDEST, NEWEST = ({"sort_by": "start_time", "sort_order": order} for order in ("asc", "desc"))
-QUERIES: list[dict[str, Any]] = [
-    *({}, OLDEST, NEWEST),
-    *({"status_in": ["succeeded"]}, {"status_in": ["succeeded"], **NEWEST}),
-    {"status_in": ["queuing", "failed"], "mode_in": ["val"], **OLDEST},
-    {"status_in": ["failed"], "mode_in": ["val"], "filter_logic": "or"},
-]
-
-
-async def check(store: LightningStore) -> None:
-    """Compare pages, totals and statistics with what there is."""
-    found, there = await store.statistics(), list(await store.query_rollouts())
-    spans = [await store.query_spans(each.rollout_id, limit=0) for each in there]
-    assert found["total_rollouts"] == len(there)
-    assert found["total_attempts"] == sum(each.status != "queuing" for each in there)
-    assert found["total_spans"] == sum(page.total for page in spans)
-    assert found["live_rollouts"] == Counter(each.status for each in there if each.status not in ENDED)
-    for query in QUERIES:
-        for offset in range(0, len(there) + 5, 5):
-            page = await store.query_rollouts(limit=4, offset=offset, **query)
-            expected, total = select(there, make_query(Rollout, limit=4, offset=offset, **query))
-            assert [each.input for each in page] == [each.input for each in expected], (query, offset)
-            assert page.total == total
-
-
-async def test_what_another_store_writes_is_counted(mongod: Mongod, partition: str) -> None:
-    clock = FakeClock()
-    one, other = (MongoLightningStore(mongod.uri, partition_id=partition, run_id="r", clock=clock) for _ in range(2))
-    for number in range(0, 14, 2):  # two with the same time of start
-        modes = ("train", "val") if number % 4 else ("val", None)
-        await other.enqueue_many_rollouts(
-            [EnqueueRolloutRequest(input=number + n, mode=mode) for n, mode in enumerate(modes)]
-        )
-        await clock.advance(1)
-    for number in range(6):
-        claimed = await other.dequeue_rollout()
-        assert claimed is not None
-        ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
-        await other.add_span(Span.from_attributes(attributes={}, name=str(number), **ids))
-        await other.update_attempt(claimed.rollout_id, "latest", status="succeeded" if number % 3 else "failed")
-    await check(one)
-    await other.delete_rollouts([claimed.rollout_id])
-    await check(one)
-    await asyncio.gather(one.aclose(), other.aclose())
+from lightning_core.types import EnqueueRolloutRequest
 
 
 async def test_beyond_what_is_counted_all_pages_are_read(

@@ -1,7 +1,5 @@
 """What the database keeps of values: everything that JSON can hold. The rest is refused as a whole."""
 
-from typing import Any
-
 import pytest
 from lightning_mongo import MongoLightningStore
 from lightning_mongo.records import MAX_STATE, MAX_TASK
@@ -9,11 +7,6 @@ from lightning_mongo.testing import Mongod
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.types import EnqueueRolloutRequest, RolloutConfig, Span
-
-
-@pytest.fixture
-def store(replica_set: Mongod, partition: str) -> MongoLightningStore:
-    return MongoLightningStore(replica_set.uri, partition_id=partition)
 
 
 @pytest.mark.slow
@@ -57,32 +50,4 @@ async def test_the_largest_rollout_can_be_claimed_and_ended(standalone: Mongod, 
     found = await store.get_rollout_by_id(kept.rollout_id)
     assert found is not None
     assert (found.input, found.status) == (task, "succeeded")
-    await store.aclose()
-
-
-async def test_spans_are_found_by_their_fields(store: MongoLightningStore) -> None:
-    started = await store.start_rollout("a")
-    ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
-    for number, name in enumerate(["a.b", "a$b", "a(b", "a\0b", "ab"]):
-        await store.add_span(
-            Span.from_attributes(attributes={}, name=name, parent_id=f"p{number}" if number else None, **ids)
-        )
-    for name in (".", "$", "(", "\0"):
-        assert [s.name for s in await store.query_spans(started.rollout_id, name_contains=name)] == [f"a{name}b"]
-    assert len(await store.query_spans(started.rollout_id, name_contains="")) == 5
-    assert len(await store.query_spans(started.rollout_id, parent_id_contains="")) == 4
-    assert [s.name for s in await store.query_spans(started.rollout_id, name="$name")] == []
-    await store.aclose()
-
-
-@pytest.mark.parametrize("wanted", [{}, {"status_in": ["queuing"]}, {"sort_by": "start_time", "sort_order": "desc"}])
-async def test_pages_far_behind_follow_one_another(store: MongoLightningStore, wanted: dict[str, Any]) -> None:
-    made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(2_500)])
-    await store.update_rollout(made[7].rollout_id, status="cancelled")
-    every = [rollout.rollout_id for rollout in await store.query_rollouts(**wanted)]
-    total = len(every)
-    for offset in (999, 1_000, 1_200, 2_000, total - 150, total - 100, total - 30, total, total + 50):
-        page = await store.query_rollouts(**wanted, limit=100, offset=offset)
-        assert [rollout.rollout_id for rollout in page] == every[offset : offset + 100]
-        assert page.total == total
     await store.aclose()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 from lightning_sqlite import SqliteLightningStore
 
@@ -119,13 +118,3 @@ def test_a_store_that_makes_no_backups_says_so(tmp_path: Path) -> None:
     done = back_up(tmp_path, tmp_path / "copy.db", "--backend", "memory")
     assert done.exit_code == 2
     assert done.stderr == "Error: store 'memory' makes no backups; use the tools of its database\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
-def test_a_link_to_a_store_is_followed(path: Path, tmp_path: Path) -> None:
-    store = SqliteLightningStore(path, run_id="run-1")
-    asyncio.run(store.enqueue_rollout("a"))
-    (tmp_path / "link").symlink_to(path)
-    assert back_up(tmp_path / "link", tmp_path / "copy.db").exit_code == 0
-    assert len(rollouts(tmp_path / "copy.db")) == 1
-    asyncio.run(store.aclose())

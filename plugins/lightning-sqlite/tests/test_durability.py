@@ -11,15 +11,10 @@ import pytest
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.store import LightningStore
-from lightning_core.types import RolloutConfig, Span
+from lightning_core.types import RolloutConfig
 
 KILLS = 5
 BUSY_WRITER = Path(__file__).with_name("busy_writer.py")
-
-
-def span_of(rollout: Any, span_id: str | None = None) -> Span:
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id, "span_id": span_id}
-    return Span.from_attributes(attributes={}, **ids)
 
 
 def work_until_killed(path: Path, lines: int) -> list[dict[str, Any]]:
@@ -91,42 +86,6 @@ async def test_the_queue_keeps_its_order_and_its_retries(path: Path) -> None:
     claimed = await store.dequeue_many_rollouts(limit=10)
     assert [item.rollout_id for item in claimed] == [item.rollout_id for item in (second, third, first, fourth)]
     assert [item.attempt.sequence_id for item in claimed] == [1, 1, 2, 1]
-    await store.aclose()
-
-
-async def statuses(store: LightningStore, *rollouts: Any) -> list[str]:
-    found = [await store.get_rollout_by_id(rollout.rollout_id) for rollout in rollouts]
-    return [item.status for item in found if item is not None]
-
-
-async def test_numbers_that_were_given_are_not_given_again(path: Path) -> None:
-    store = SqliteLightningStore(path, run_id="run-1")
-    started = await store.start_rollout("a")
-    ids = (started.rollout_id, started.attempt.attempt_id)
-    assert await store.get_many_span_sequence_ids([ids] * 3) == [1, 2, 3]
-    await store.aclose()
-    store = SqliteLightningStore(path, run_id="run-1")
-    first = await store.add_span(span_of(started))
-    assert first is not None
-    assert first.sequence_id == 4
-    await store.aclose()
-    store = SqliteLightningStore(path, run_id="run-1")
-    assert await store.get_next_span_sequence_id(*ids) == 5
-    await store.aclose()
-
-
-async def test_a_repeated_report_of_an_earlier_attempt_does_not_end_the_next_one(path: Path) -> None:
-    store = SqliteLightningStore(path, run_id="run-1")
-    retry = RolloutConfig(max_attempts=3, retry_condition=["failed"])
-    started = await store.start_rollout("a", config=retry)
-    await store.update_attempt(started.rollout_id, "latest", status="failed", request_id="report")
-    await store.aclose()
-    store = SqliteLightningStore(path, run_id="run-1")
-    claimed = await store.dequeue_rollout()
-    assert claimed is not None
-    again = await store.update_attempt(started.rollout_id, "latest", status="failed", request_id="report")
-    assert again.attempt_id == started.attempt.attempt_id
-    assert await statuses(store, started) == ["preparing"]
     await store.aclose()
 
 

@@ -13,7 +13,7 @@ from lightning_sqlite.rollouts import COLUMNS, select as statement_of
 from lightning_sqlite.schema import MIGRATIONS, migrate, statements, version_of
 
 from lightning_core.store.query import make_query, select
-from lightning_core.types import PromptTemplate, Rollout, Span
+from lightning_core.types import Rollout, Span
 
 ADDS_A_COLUMN = """
     -- An example; of two statements.
@@ -62,24 +62,6 @@ async def test_a_file_of_the_first_version_knows_the_requests_it_was_asked(
     await store.save_state("apo", {"round": 2}, request_id="r-2")
     await store.save_state("apo", {"round": 1}, request_id="r-1")
     assert await store.load_state("apo") == {"round": 2}
-    await store.aclose()
-
-
-async def test_a_version_of_the_resources_that_was_kept_without_a_parent_has_none(
-    path: Path, connection: sqlite3.Connection
-) -> None:
-    migrate(connection, MIGRATIONS[:3])
-    connection.execute("INSERT INTO run VALUES (1, 'run-1', 0, 0, 0)")
-    value = """{"resources_id": "rs-1", "create_time": 1.0, "update_time": 1.0, "version": 1, "resources": {}}"""
-    connection.execute("INSERT INTO document VALUES (1, 1, 'resources', 'rs-1', 1, 1, '[]', ?)", (value,))
-    connection.close()
-    store = SqliteLightningStore(path, run_id="run-1")
-    kept = await store.get_resources_by_id("rs-1")
-    assert kept is not None
-    assert kept.parent_id is None
-    child = await store.add_resources({"p": PromptTemplate(template="a")}, parent_id="rs-1")
-    assert child.parent_id == "rs-1"
-    assert (await store.update_resources("rs-1", {})).parent_id is None
     await store.aclose()
 
 

@@ -15,8 +15,6 @@ import pytest
 from lightning_sqlite import SqliteBackend, SqliteLightningStore
 
 from lightning_core.errors import StoreClosed, StoreError
-from lightning_core.store import LightningStoreThreaded
-from lightning_core.types import Span
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -146,25 +144,6 @@ async def test_closing_finishes_what_was_asked_for_and_refuses_what_comes(path: 
     await store.aclose()
 
 
-async def test_waits_are_called_by_commits_of_other_threads_and_loops(path: Path) -> None:
-    store = SqliteLightningStore(path)
-    threaded = LightningStoreThreaded(store)
-
-    async def work(use: Any) -> str:
-        claimed = await use.dequeue_rollout("w-1", wait_seconds=30)
-        span = Span.from_attributes(attributes={}, rollout_id=claimed.rollout_id, attempt_id=claimed.attempt.attempt_id)
-        await use.add_span(span)
-        await use.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
-        return str(claimed.rollout_id)
-
-    workers = [asyncio.create_task(asyncio.to_thread(asyncio.run, work(use))) for use in (store, threaded)]
-    queued = [await store.enqueue_rollout(number) for number in range(2)]
-    ended = await store.wait_for_rollouts(rollout_ids=[item.rollout_id for item in queued], timeout=30)
-    assert [item.status for item in ended] == ["succeeded", "succeeded"]
-    assert {*await asyncio.gather(*workers)} == {item.rollout_id for item in queued}
-    await store.aclose()
-
-
 def test_a_store_that_is_forgotten_lets_go_of_its_file(path: Path) -> None:
     store = SqliteLightningStore(path)
     thread = writer_of(store)._thread
@@ -233,14 +212,6 @@ def test_a_forked_child_is_refused_and_does_not_harm_its_parents_store(path: Pat
         return inputs
 
     assert asyncio.run(read()) == ["before", "after"]
-
-
-async def test_an_error_of_the_database_names_the_file(path: Path) -> None:
-    store = SqliteLightningStore(path)
-    session = writer_of(store).session
-    with pytest.raises(StoreError, match=r"store\.sqlite: no such table: nowhere \(SQLITE_ERROR\)"):
-        await writer_of(store).do(lambda: session.execute("INSERT INTO nowhere VALUES (1)"))
-    await store.aclose()
 
 
 async def test_whoever_closes_while_another_closes_waits_for_the_same(path: Path) -> None:
