@@ -89,9 +89,10 @@ def _walked(value: Any, place: str) -> Any:
 _NO_LIMITS = RolloutConfig()
 _ROLLOUT_FIELDS = set(Rollout.model_fields)
 _ATTEMPT_FIELDS = set(Attempt.model_fields)
-_COLUMNS = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
+COLUMNS = ("rollout_id", "status", "mode", "resources_id", "start_time", "end_time")
+"""The fields of a rollout that queries ask for."""
 _TASK = ("input", "metadata", "config")
-_NEWER = {name: each.get_default() for name, each in Rollout.model_fields.items() if name not in _COLUMNS + _TASK}
+_NEWER = {name: each.get_default() for name, each in Rollout.model_fields.items() if name not in COLUMNS + _TASK}
 """What belongs to the task since later versions, and what it is in tasks that were kept before."""
 
 
@@ -150,7 +151,7 @@ def decoded(run_id: str, fields: Mapping[str, Any], revision: int, *, task: byte
 
     Args:
         run_id: Its run.
-        fields: `rollout_id`, `status`, `mode`, `resources_id`, `start_time` and `end_time` of its rollout.
+        fields: Those of its rollout that `COLUMNS` names.
         revision: Its revision.
         task: What `task` has made.
         state: What `state` has made.

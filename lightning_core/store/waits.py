@@ -3,7 +3,9 @@
 import asyncio
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 
 from lightning_core.errors import StoreClosed
 from lightning_core.lifecycle import ENDED, QUEUED
@@ -47,9 +49,19 @@ class Listeners:
 
 
 class Ticket:
-    """One waiter: a future of its event loop, which any thread may complete."""
+    """One waiter: a future of its event loop, which any thread may complete.
 
-    def __init__(self) -> None:
+    Args:
+        rollout_ids: The rollouts whose ends it waits for, if any.
+        enough: For how many of them.
+    """
+
+    def __init__(self, rollout_ids: Iterable[str] = (), enough: int = 0) -> None:
+        self.wanted = frozenset(rollout_ids)
+        self.pending = set(self.wanted)
+        """What it wants and what has not ended."""
+        self.bearable = len(self.wanted) - enough
+        """How many of these it does not wait for."""
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
@@ -90,11 +102,6 @@ class Waits:
         self._lock = threading.Lock()
         self._work: OrderedDict[Ticket, None] = OrderedDict()
         self._results: dict[str, dict[Ticket, None]] = {}
-        self._wanted: dict[Ticket, frozenset[str]] = {}
-        self._pending: dict[Ticket, set[str]] = {}
-        """What a ticket wants and what has not ended."""
-        self._bearable: dict[Ticket, int] = {}
-        """How many of its pending rollouts a ticket does not wait for."""
         self._watchdogs: dict[Ticket, float] = {}
         self._closed = False
 
@@ -108,8 +115,8 @@ class Waits:
         with self._lock:
             if change.status is None or change.status in ENDED:
                 for ticket in self._results.get(change.rollout_id, ()):
-                    self._pending[ticket].discard(change.rollout_id)
-                    if len(self._pending[ticket]) <= self._bearable[ticket] or change.status is None:
+                    ticket.pending.discard(change.rollout_id)
+                    if len(ticket.pending) <= ticket.bearable or change.status is None:
                         called.append(ticket)
             if change.deadline is not None:
                 called += [ticket for ticket, until in self._watchdogs.items() if change.deadline < until]
@@ -118,7 +125,10 @@ class Waits:
 
     def for_work(self) -> Ticket:
         """Queue up for the next rollout that is queued. Look for work after this, before waiting."""
-        return self._enter(lambda ticket: self._work.update({ticket: None}))
+        ticket = Ticket()
+        with self._entering():
+            self._work[ticket] = None
+        return ticket
 
     def leave_work(self, ticket: Ticket, *, unanswered: bool) -> None:
         """Stop waiting for work. Calls that were not followed by a look go to the next in the line.
@@ -148,39 +158,36 @@ class Waits:
 
         Look at them after this, before waiting.
         """
-        wanted = frozenset(rollout_ids)
-
-        def enter(ticket: Ticket) -> None:
-            self._wanted[ticket] = wanted
-            self._pending[ticket] = set(wanted)
-            self._bearable[ticket] = len(wanted) - enough
-            for rollout_id in wanted:
+        ticket = Ticket(rollout_ids, enough)
+        with self._entering():
+            for rollout_id in ticket.wanted:
                 self._results.setdefault(rollout_id, {})[ticket] = None
-
-        return self._enter(enter)
+        return ticket
 
     def narrow(self, ticket: Ticket, rollout_ids: Collection[str], needed: int) -> None:
         """Wait only for so many of these of the ticket's rollouts: the others were found to have ended, or missing."""
         with self._lock:
-            self._pending[ticket].intersection_update(rollout_ids)
-            self._bearable[ticket] = len(rollout_ids) - needed
-            called = len(self._pending[ticket]) <= self._bearable[ticket]
+            ticket.pending.intersection_update(rollout_ids)
+            ticket.bearable = len(rollout_ids) - needed
+            called = len(ticket.pending) <= ticket.bearable
         if called:
             ticket.call()
 
     def leave_results(self, ticket: Ticket) -> None:
         """Stop waiting for results."""
         with self._lock:
-            for rollout_id in self._wanted[ticket]:
+            for rollout_id in ticket.wanted:
                 waiting = self._results[rollout_id]
                 del waiting[ticket]
                 if not waiting:
                     del self._results[rollout_id]
-            del self._wanted[ticket], self._pending[ticket], self._bearable[ticket]
 
     def for_deadline(self) -> Ticket:
         """Wait until a deadline appears at all; `expect` narrows it."""
-        return self._enter(lambda ticket: self._watchdogs.update({ticket: float("inf")}))
+        ticket = Ticket()
+        with self._entering():
+            self._watchdogs[ticket] = float("inf")
+        return ticket
 
     def expect(self, ticket: Ticket, deadline: float) -> None:
         """Let only earlier deadlines than this one call the ticket."""
@@ -195,19 +202,10 @@ class Waits:
     def call_everyone(self) -> None:
         """Make everybody who waits look again."""
         with self._lock:
-            tickets = {*self._work, *self._watchdogs, *self._pending}
+            tickets = {*self._work, *self._watchdogs, *chain.from_iterable(self._results.values())}
             self._work.clear()
         for ticket in tickets:
             ticket.call()
-
-    def check_open(self) -> None:
-        """Return if there may be waiters.
-
-        Raises:
-            StoreClosed: After `close`.
-        """
-        if self._closed:
-            raise StoreClosed("the store is closed")
 
     def close(self) -> None:
         """Make everybody who waits, now or later, raise `StoreClosed`."""
@@ -215,9 +213,9 @@ class Waits:
             self._closed = True
         self.call_everyone()
 
-    def _enter(self, register: Callable[[Ticket], None]) -> Ticket:
-        ticket = Ticket()
+    @contextmanager
+    def _entering(self) -> Iterator[None]:
         with self._lock:
-            self.check_open()
-            register(ticket)
-        return ticket
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            yield

@@ -85,11 +85,7 @@ def explained(exc: Exception, address: Address) -> Exception:
     """
     if isinstance(exc, LightningError):
         return exc
-    if isinstance(exc, UnicodeEncodeError):
-        return InvalidRequest(f"a text that is not valid Unicode cannot be stored: {exc}")
-    if isinstance(exc, OverflowError):
-        return InvalidRequest(f"a number is too large to be stored: {exc}")
-    if isinstance(exc, DocumentTooLarge | BSONError):
+    if isinstance(exc, UnicodeEncodeError | OverflowError | DocumentTooLarge | BSONError):
         return InvalidRequest(f"this cannot be kept in MongoDB: {exc}")
     if isinstance(exc, OUT_OF_REACH):
         return StoreUnavailable(f"{address} cannot be reached: {in_short(exc)}")

@@ -37,10 +37,10 @@ def explained(exc: Exception, path: Path) -> Exception:
     """
     if isinstance(exc, LightningError):
         return exc
-    if isinstance(exc, UnicodeEncodeError):
-        return InvalidRequest(f"a text that is not valid Unicode cannot be stored: {exc}")
-    if isinstance(exc, OverflowError):
-        return InvalidRequest(f"a number is too large to be stored: {exc}")
+    if isinstance(exc, UnicodeEncodeError | OverflowError):
+        return InvalidRequest(
+            f"a text that is not valid Unicode, or a number that is too large, cannot be stored: {exc}"
+        )
     if not isinstance(exc, sqlite3.Error):
         return exc
     code = primary_code(exc)

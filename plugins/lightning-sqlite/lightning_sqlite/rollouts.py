@@ -21,16 +21,12 @@ COLUMNS = (
 
 def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | None]:
     """Return the record, its number and its ticket, of a row of `COLUMNS`."""
-    number, rollout_id, status, mode, resources_id, start_time, end_time, revision, ticket, state, task = row
-    fields = {
-        "rollout_id": rollout_id,
-        "status": status,
-        "mode": mode,
-        "resources_id": resources_id,
-        "start_time": start_time,
-        "end_time": end_time,
-    }
-    return codec.decoded(run_id, fields, revision, task=task, state=state), number, ticket
+    number, *fields, revision, ticket, state, task = row
+    return (
+        codec.decoded(run_id, dict(zip(codec.COLUMNS, fields, strict=True)), revision, task=task, state=state),
+        number,
+        ticket,
+    )
 
 
 def select(what: str, run: int, query: Query, page: conditions.Page | None = None) -> tuple[str, list[Any]]:

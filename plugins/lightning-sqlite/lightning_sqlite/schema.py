@@ -185,32 +185,18 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIO
     """
     if version_of(connection) == len(migrations):
         return
-    connection.execute("BEGIN IMMEDIATE")
+    script = "\n".join(
+        (
+            "BEGIN IMMEDIATE;",
+            *migrations[version_of(connection) :],
+            f"PRAGMA application_id = {APPLICATION_ID};",
+            f"PRAGMA user_version = {len(migrations)};",
+            "COMMIT;",
+        )
+    )
     try:
-        for script in migrations[version_of(connection) :]:
-            for statement in statements(script):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(migrations)}")
-        connection.execute("COMMIT")
+        connection.executescript(script)
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def statements(script: str) -> list[str]:
-    """Split a script at the semicolons that end a statement.
-
-    Not `executescript`, which would commit what came before it.
-    """
-    found, statement = [], ""
-    for line in script.splitlines():
-        if line.strip() and not line.strip().startswith("--"):
-            statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            found.append(statement.strip())
-            statement = ""
-    if statement:
-        raise ValueError(f"a migration ends within a statement: {statement.strip()!r}")
-    return found

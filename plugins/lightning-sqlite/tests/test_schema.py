@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lightning_sqlite import SqliteLightningStore, database
 from lightning_sqlite.rollouts import COLUMNS, select as statement_of
-from lightning_sqlite.schema import MIGRATIONS, migrate, statements, version_of
+from lightning_sqlite.schema import MIGRATIONS, migrate, version_of
 
 from lightning_core.store.query import make_query, select
 from lightning_core.types import Rollout, Span
@@ -154,12 +154,6 @@ def test_a_migration_happens_as_a_whole_or_not_at_all(connection: sqlite3.Connec
         migrate(connection, (*MIGRATIONS, broken))
     assert version_of(connection) == len(MIGRATIONS)
     assert connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall() == schema
-
-
-def test_a_script_is_split_where_statements_end() -> None:
-    assert len(statements(ADDS_A_COLUMN)) == 2
-    with pytest.raises(ValueError, match="ends within a statement"):
-        statements("CREATE TABLE a (b TEXT)")
 
 
 def test_the_released_versions_are_never_changed() -> None:
