@@ -69,7 +69,7 @@ class InvalidRequest(StoreError, ValueError):
 
 
 class StoreFull(StoreError):
-    """A store that was given a limit has reached it; nothing was written."""
+    """A store has no room left; nothing was written."""
 
 
 class StoreClosed(StoreError):

@@ -65,7 +65,7 @@ def test_signature_shows_what_there_is_and_former_options_are_none_that_a_check_
     [
         (lambda: Baseline(polling_interval=0.1), "polling_interval"),
         (lambda: InMemoryLightningStore(thread_safe=True), "thread_safe"),
-        (lambda: InMemoryLightningStore(eviction_memory_threshold=0.5), "max_rollouts= and max_spans= set limits"),
+        (lambda: InMemoryLightningStore(eviction_memory_threshold=0.5), "the store sqlite keeps more"),
         (lambda: LitAgentRunner(OtelTracer(), poll_interval=1.0), "waits are notified"),
         (lambda: LocalStrategy(main_thread="algorithm"), "one event loop"),
         (lambda: LitAgent(trained_agents="planner"), "agent_match="),

@@ -6,13 +6,12 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
-from typing import Any, Literal
+from typing import Any
 
 from lightning_core import lifecycle
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import InvalidRequest, NotFound, StoreFull
+from lightning_core.errors import NotFound
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.store.arguments import as_int
 from lightning_core.store.backend import REQUEST_SECONDS, Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
@@ -148,14 +147,6 @@ class _Run:
             if rollout_id not in self.records:
                 raise NotFound(f"run {run_id} has no rollout {rollout_id!r}")
 
-    def count_new(self, spans: Iterable[Span]) -> int:
-        """Count the different spans that are not there yet."""
-        different = {(span.rollout_id, span.attempt_id, span.span_id) for span in spans}
-        kept = (
-            (self.spans.get(rollout_id, {}).get(attempt_id), span_id) for rollout_id, attempt_id, span_id in different
-        )
-        return sum(there is None or span_id not in there.fields for there, span_id in kept)
-
     def candidates(self, query: Query) -> Iterable[RolloutRecord]:
         """Return what a query has to look at, in the order of insertion."""
         if query.logic == "and":
@@ -203,12 +194,7 @@ class _Run:
 class MemoryBackend(StoreBackend):
     """Keeps everything in dictionaries, under one lock that is never held across an await."""
 
-    def __init__(self, *, max_rollouts: int | None = None, max_spans: int | None = None) -> None:
-        for name, limit in (("max_rollouts", max_rollouts), ("max_spans", max_spans)):
-            if limit is not None and as_int(name, limit) < 0:
-                raise InvalidRequest(f"{name} is {limit}; it is None (no limit) or a number from 0 on")
-        self._max_rollouts = max_rollouts
-        self._max_spans = max_spans
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._nothing = _Run()
@@ -225,20 +211,15 @@ class MemoryBackend(StoreBackend):
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": False}
 
     async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
-        """Add new records, in this order.
-
-        Raises:
-            StoreFull: When they would be more than `max_rollouts`.
-        """
-        kept, new = [], []
+        """Add new records, in this order."""
+        kept, changes = [], []
         with self._lock:
             for record in records:
-                present = self._run(record.run_id).records.get(record.rollout.rollout_id)
-                kept.append(present or record)
+                run = self._run_to_write(record.run_id)
+                present = run.records.get(record.rollout.rollout_id)
                 if present is None:
-                    new.append(record)
-            self._check_space("rollouts", len(new), self._max_rollouts)
-            changes = [self._run_to_write(record.run_id).write(record) for record in new]
+                    changes.append(run.write(record))
+                kept.append(present or record)
         self._listeners.tell(changes)
         return kept
 
@@ -314,13 +295,10 @@ class MemoryBackend(StoreBackend):
 
         Raises:
             NotFound: When a rollout is gone.
-            StoreFull: When they would be more than `max_spans`.
         """
         with self._lock:
             run = self._run(run_id)
             run.check_there(run_id, {span.rollout_id for span in spans})
-            if self._max_spans is not None:
-                self._check_space("spans", run.count_new(spans), self._max_spans)
             stored = [run.spans_of(span.rollout_id, span.attempt_id).keep(span) for span in spans]
             run.span_count += len(stored) - stored.count(None)
         return stored
@@ -466,16 +444,6 @@ class MemoryBackend(StoreBackend):
             run = self._runs[run_id] = _Run()
         return run
 
-    def _check_space(self, what: Literal["rollouts", "spans"], more: int, limit: int | None) -> None:
-        if limit is None:
-            return
-        held = sum(len(run.records) if what == "rollouts" else run.span_count for run in self._runs.values())
-        if held + more > limit:
-            raise StoreFull(
-                f"the store holds {held} {what}, and {more} more would exceed its max_{what} of {limit}; "
-                f"delete what has ended (delete_rollouts), or open the store with a larger max_{what}"
-            )
-
     def _announce_deleted(self, run_id: str, rollout_ids: Iterable[str]) -> None:
         self._listeners.tell([Change(run_id, rollout_id, None, None) for rollout_id in rollout_ids])
 
@@ -484,14 +452,12 @@ class InMemoryLightningStore(StoreFacade):
     """A store in this process's memory.
 
     It may be used from any thread and any event loop of the process, and is gone with the process. It grows with
-    what is put into it: nothing is ever dropped silently. With a limit, what exceeds it is refused.
+    what is put into it: nothing is ever dropped.
 
     Args:
         run_id: The run that this store works for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
-        max_rollouts: How many rollouts it may hold, of all runs together; None for no limit.
-        max_spans: How many spans it may hold, of all runs together; None for no limit.
         tracker: Where calls are counted and timed, and how rollouts end; None for nowhere.
     """
 
@@ -501,7 +467,7 @@ class InMemoryLightningStore(StoreFacade):
             "scan_debounce_seconds": "deadlines are looked at when they come",
             **dict.fromkeys(
                 ("eviction_memory_threshold", "safe_memory_threshold", "span_size_estimator"),
-                "nothing is evicted, max_rollouts= and max_spans= set limits",
+                "nothing is evicted; the store sqlite keeps more than fits into memory",
             ),
         }
     )
@@ -511,9 +477,6 @@ class InMemoryLightningStore(StoreFacade):
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
-        max_rollouts: int | None = None,
-        max_spans: int | None = None,
         tracker: MetricsBackend | None = None,
     ) -> None:
-        backend = MemoryBackend(max_rollouts=max_rollouts, max_spans=max_spans)
-        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)
+        super().__init__(MemoryBackend(), run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)

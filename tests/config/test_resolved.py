@@ -37,7 +37,7 @@ def test_everything_is_said_defaults_and_sizes_too(write: WriteFile) -> None:
     values = yaml.safe_load(text)
     assert values["algorithm"] == {"name": "baseline", "n_epochs": 2}
     assert values["store"]["lease_seconds"] == 5
-    assert values["store"]["max_rollouts"] is None
+    assert values["store"]["tracker"] is None
     assert values["tracer"]["name"] == "otel"
     assert values["runner"]["heartbeat_interval"] > 0
     assert {"tracer", "max_rollouts", "reward"}.isdisjoint(values["runner"])  # what the trainer gives

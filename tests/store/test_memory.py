@@ -2,13 +2,8 @@
 
 import gc
 import threading
-from collections.abc import Awaitable
-from typing import Any
-
-import pytest
 
 from lightning_core import lifecycle
-from lightning_core.errors import StoreFull
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
 from lightning_core.store.backend import Change
@@ -16,7 +11,7 @@ from lightning_core.store.memory import MemoryBackend
 from lightning_core.store.waits import Listeners
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import span_of
-from lightning_core.types import EnqueueRolloutRequest, Rollout, RolloutConfig
+from lightning_core.types import Rollout, RolloutConfig
 
 
 class TestInMemoryLightningStore(StoreSuite):
@@ -30,81 +25,6 @@ async def test_a_store_makes_its_own_run_id_and_keeps_real_time() -> None:
     assert await one.dequeue_rollout(wait_seconds=0.001) is None
     assert (await one.statistics())["name"] == "InMemoryLightningStore"
     assert one.capabilities == {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": False}
-
-
-# Limits
-
-
-async def refused(call: Awaitable[Any], message: str) -> None:
-    with pytest.raises(StoreFull, match=message):
-        await call
-
-
-async def everything(store: LightningStore) -> list[Any]:
-    return [list(await store.query_rollouts()), list(await store.query_workers()), await store.statistics()]
-
-
-async def test_a_full_store_refuses_rollouts_and_keeps_what_it_has() -> None:
-    store = InMemoryLightningStore(max_rollouts=3, clock=FakeClock())
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(2)])
-    before = await everything(store)
-    two = [EnqueueRolloutRequest(input=i) for i in range(2)]
-    await refused(
-        store.enqueue_many_rollouts(two),
-        r"the store holds 2 rollouts, and 2 more would exceed its max_rollouts of 3; "
-        r"delete what has ended \(delete_rollouts\), or open the store with a larger max_rollouts",
-    )
-    assert await everything(store) == before
-    await store.enqueue_rollout("third")
-    before = await everything(store)
-    await refused(store.enqueue_rollout("a"), "holds 3 rollouts, and 1 more")
-    await refused(store.start_rollout("a", worker_id="w-1"), "holds 3 rollouts, and 1 more")
-    assert await everything(store) == before
-
-
-async def test_a_full_store_goes_on_with_what_it_has_and_takes_more_after_a_deletion() -> None:
-    store = InMemoryLightningStore(max_rollouts=1, max_spans=1)
-    queued = await store.enqueue_rollout("a")
-    claimed = await store.dequeue_rollout("w-1")
-    assert claimed is not None
-    await store.add_span(span_of(claimed))
-    again = await store.start_attempt(queued.rollout_id)
-    await store.update_attempt(queued.rollout_id, again.attempt.attempt_id, status="succeeded")
-    await refused(store.enqueue_rollout("b"), "max_rollouts of 1")
-    await store.delete_rollouts([queued.rollout_id])
-    started = await store.start_rollout("b")
-    assert await store.add_span(span_of(started)) is not None
-
-
-async def test_a_full_store_refuses_spans_and_keeps_none_of_them() -> None:
-    store = InMemoryLightningStore(max_spans=3)
-    started, other = await store.start_rollout("a"), await store.start_rollout("b")
-    await store.add_many_spans([span_of(started) for _ in range(2)])
-    await refused(
-        store.add_many_spans([span_of(other), span_of(started)]),
-        r"the store holds 2 spans, and 2 more would exceed its max_spans of 3; delete what has ended",
-    )
-    assert (await store.statistics())["total_spans"] == 2
-    latest = await store.get_latest_attempt(other.rollout_id)
-    assert latest is not None
-    assert (latest.status, latest.last_heartbeat_time) == ("preparing", None)
-    third = await store.add_span(span_of(started))
-    assert third is not None
-    assert third.sequence_id == 3
-
-
-async def test_the_limits_count_all_runs_together() -> None:
-    store = InMemoryLightningStore(max_rollouts=2, max_spans=1)
-    other = store.for_run("another-run")
-    started, theirs = await store.start_rollout("a"), await other.start_rollout("b")
-    await other.add_span(span_of(theirs))
-    await refused(store.enqueue_rollout("c"), "holds 2 rollouts")
-    await refused(store.add_span(span_of(started)), "holds 1 spans")
-    await other.delete_run()
-    await store.enqueue_rollout("c")
-    await store.add_span(span_of(started))
-    held = await store.statistics()
-    assert (held["total_rollouts"], held["total_spans"]) == (2, 1)
 
 
 # What it costs

@@ -106,7 +106,11 @@ async def test_a_store_that_fails_says_so_without_a_traceback(server, ask, memor
 
 
 async def test_errors_come_back_as_the_types_and_words_of_the_store(memory):
-    memory = InMemoryLightningStore(run_id="run-1", max_rollouts=2)
+    class Full(InMemoryLightningStore):
+        async def enqueue_many_rollouts(self, rollouts, **options):
+            raise StoreFull("there is no room left")
+
+    memory = Full(run_id="run-1")
     async with LightningStoreServer(memory) as server, LightningStoreClient(server.url) as client:
         started = await client.start_rollout("a")
         await client.update_attempt(started.rollout_id, "latest", status="succeeded")
