@@ -296,7 +296,7 @@ async def fill(
             rollout_id, attempt_id, now = f"ro-{secrets.token_hex(8)}", f"at-{secrets.token_hex(8)}", time.time()
             task = {"question": f"What is {number} plus {number % 7}, and why?"}
             new = RolloutRecord(run_id, Rollout(rollout_id=rollout_id, input=task, mode="train", start_time=now))
-            begun = lifecycle.claim(new, now, attempt_id=attempt_id, worker_id=f"worker-{number % 100}")
+            begun = lifecycle.begin_attempt(new, now, attempt_id=attempt_id, worker_id=f"worker-{number % 100}")
             status: AttemptStatus = "succeeded" if number % 100 else "failed"
             records.append(lifecycle.set_attempt_status(begun, now, attempt_id, status))
             spans += spans_of_attempt(rollout_id, attempt_id)

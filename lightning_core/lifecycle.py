@@ -207,22 +207,6 @@ def fault(
     return _with_attempt(changed, story, _rollout_as(changed.rollout, now, "failed"))
 
 
-def claim(
-    record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None, lease_seconds: float | None = None
-) -> RolloutRecord:
-    """Take a queued rollout out of the queue and begin an attempt.
-
-    Raises:
-        InvalidTransition: When the rollout is not queued.
-    """
-    if record.rollout.status not in QUEUED:
-        raise InvalidTransition(
-            f"rollout {record.rollout.rollout_id} is {record.rollout.status!r}; "
-            "only 'queuing' and 'requeuing' rollouts can be claimed"
-        )
-    return begin_attempt(record, now, attempt_id=attempt_id, worker_id=worker_id, lease_seconds=lease_seconds)
-
-
 def begin_attempt(
     record: RolloutRecord,
     now: float,

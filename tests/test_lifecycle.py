@@ -114,26 +114,17 @@ def test_a_rollout_moves_along_the_allowed_transitions_only(before: RolloutStatu
 
 
 @pytest.mark.parametrize("status", ROLLOUT_STATUSES)
-def test_only_queued_rollouts_are_claimed_and_only_ended_ones_take_no_attempt(status: RolloutStatus) -> None:
+def test_an_attempt_begins_of_what_has_not_ended(status: RolloutStatus) -> None:
     record = ROLLOUT_RECORDS[status]
-    if status in QUEUED:
-        claimed = lifecycle.claim(record, 5.0, attempt_id="at-new", worker_id="w-7")
-        assert claimed.latest == Attempt(
-            rollout_id="ro-1",
-            attempt_id="at-new",
-            sequence_id=len(record.attempts) + 1,
-            start_time=5.0,
-            worker_id="w-7",
-        )
-        assert claimed.rollout.status == "preparing"
-    else:
-        with pytest.raises(InvalidTransition, match=f"rollout ro-1 is '{status}'; only 'queuing' and 'requeuing'"):
-            lifecycle.claim(record, 5.0, attempt_id="at-new", worker_id=None)
     if status in ENDED:
         with pytest.raises(InvalidTransition, match=rf"has ended \('{status}'\); enqueue a new one instead"):
             begun(record)
-    else:
-        assert statuses(begun(record))[1][-1] == "preparing"
+        return
+    started = begun(record, 5.0)
+    assert started.rollout.status == "preparing"
+    number = len(record.attempts) + 1
+    ids = {"rollout_id": "ro-1", "attempt_id": f"at-{number}", "worker_id": "w-1"}
+    assert started.latest == Attempt(**ids, sequence_id=number, start_time=5.0)
 
 
 @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
@@ -230,8 +221,7 @@ def test_a_lease_belongs_to_one_attempt() -> None:
     record = begun(begun(queued(), lease_seconds=4), 3.0)
     assert record.lease_seconds is None
     assert lifecycle.expire(record, 100.0) is record
-    leased = lifecycle.claim(queued(), 1.0, attempt_id="at-1", worker_id="w-1", lease_seconds=6)
-    assert lifecycle.deadline(leased) == Deadline(7.0, "unresponsive", is_fault=True)
+    assert lifecycle.deadline(begun(queued(), 1.0, 6)) == Deadline(7.0, "unresponsive", is_fault=True)
 
 
 # Faults
@@ -256,7 +246,7 @@ def test_rollout_that_is_given_up_says_each_fault_its_worker_and_that_none_was_t
     record = queued()
     for number, reason in enumerate(("killed", "lost", "gone", "dead"), 1):
         worker_id = None if number == 3 else f"worker-{number}"
-        record = lifecycle.claim(record, 0.0, attempt_id=f"at-{number}", worker_id=worker_id)
+        record = lifecycle.begin_attempt(record, 0.0, attempt_id=f"at-{number}", worker_id=worker_id)
         record = lifecycle.fault(record, float(number), "latest", reason)
         assert record.rollout.status == ("requeuing" if number < 4 else "failed")
     assert record.rollout.end_time == 4.0
@@ -396,14 +386,6 @@ class Histories(RuleBasedStateMachine):
 
     def some_attempt(self, position: int) -> str:
         return self.record.attempts[-1 - position % len(self.record.attempts)].attempt_id
-
-    @rule(lease=leases)
-    def claim(self, lease: float | None) -> None:
-        name = f"at-{len(self.record.attempts) + 1}"
-        self.happen(
-            lambda record: lifecycle.claim(record, self.now, attempt_id=name, worker_id=None, lease_seconds=lease),
-            repeatable=False,
-        )
 
     @precondition(lambda self: len(self.record.attempts) < 8)
     @rule(lease=leases)

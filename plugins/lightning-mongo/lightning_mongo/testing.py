@@ -4,6 +4,8 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,29 +124,30 @@ class Mongod:
             self._process = None
 
     def _wait_until_listening(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while True:
+        def is_listening() -> bool:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        self._wait(is_listening)
+
+    def _wait_until_writable(self) -> None:
+        with self._client() as client:
+
+            def is_writable() -> bool:
+                with suppress(PyMongoError):  # it has just begun
+                    return bool(client.admin.command("hello")["isWritablePrimary"])
+                return False
+
+            self._wait(is_writable)
+        (self._folder / "initiated").touch()
+
+    def _wait(self, is_ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not is_ready():
             if time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"mongod does not start; {self._folder / 'mongod.log'} says why")
             time.sleep(0.01)
-
-    def _wait_until_writable(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        with self._client() as client:
-            while True:
-                try:
-                    if client.admin.command("hello")["isWritablePrimary"]:
-                        break
-                except PyMongoError:  # it has just begun
-                    pass
-                if time.monotonic() > deadline:
-                    raise RuntimeError("mongod does not become the primary")
-                time.sleep(0.01)
-        (self._folder / "initiated").touch()
 
     def _client(self) -> MongoClient[dict[str, Any]]:
         return MongoClient(self.uri, directConnection=True, serverSelectionTimeoutMS=int(START_SECONDS * 1e3))

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
 from lightning_core.errors import NotFound, RunEnded
-from lightning_core.lifecycle import RolloutRecord, claim
+from lightning_core.lifecycle import RolloutRecord, begin_attempt
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.run_end import note_served, served_run
 from lightning_core.testing import FakeClock
@@ -101,7 +101,7 @@ async def test_a_claim_that_loses_some_to_others_goes_on_with_the_rest(mongod: M
                 in_the_way.remove(record.rollout.rollout_id)
                 id = {"run": f"{partition}/run-1", "id": record.rollout.rollout_id}
                 client["lightning"]["lightning.rollouts"].update_one({"_id": id}, {"$inc": {"revision": 1}})
-            return claim(record, 1.0, attempt_id=f"at-{record.rollout.input}", worker_id="w")
+            return begin_attempt(record, 1.0, attempt_id=f"at-{record.rollout.input}", worker_id="w")
 
         claimed = await soon(backend.claim("run-1", 3, begin, request_id="r"))
         assert sorted(each.rollout.input for each in claimed) == [0, 1, 2]

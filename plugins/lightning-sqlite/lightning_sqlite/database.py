@@ -162,13 +162,7 @@ class Database:
             return UnusableFile(f"{self.path} is damaged: {exc}; take a copy that is not, or another path")
         if code == sqlite3.SQLITE_FULL:
             return StoreFull(f"{self.path} cannot be opened: there is no room left on its disk ({exc}); {_HOW_TO_FREE}")
-        for place, what in ((self.path.parent, "folder"), (self.path, "file")):
-            if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-                return UnusableFile(
-                    f"{self.path} cannot be opened: the {what} {place} is read-only; a store writes there even when "
-                    "it is only read, so copy the file or take another path"
-                )
-        return UnusableFile(f"{self.path} cannot be opened: {exc}")
+        return UnusableFile(f"{self.path} cannot be opened: {exc}; a store writes to its file and its folder")
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -184,10 +178,6 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidRequest(f"path is {path!r}; it is the path of a file")
-    if text == ":memory:" or text.startswith("file:"):
-        raise InvalidRequest(
-            f"path is {text!r}; it is the plain path of a file. The store that keeps nothing is called 'memory'"
-        )
     absolute = Path(text).expanduser().absolute()
     if absolute.is_dir():
         raise UnusableFile(f"{absolute} is a folder; name a file in it, such as {absolute / 'store.sqlite'}")

@@ -29,10 +29,9 @@ EXIT_SECONDS = 10.0
 
 
 class _Operation(NamedTuple):
-    work: Callable[[], Any] | None
-    """None: the last one, after which the database is closed."""
-    loop: asyncio.AbstractEventLoop | None
-    future: "asyncio.Future[Any] | None"
+    work: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
 
 
 class _Answer(NamedTuple):
@@ -61,7 +60,8 @@ class Writer:
         self._broken_by: BaseException | None = None
         self._ended: Future[None] = Future()
         self._ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
-        self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
+        self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        """None is the last one, after which the database is closed."""
         # Daemonic, so that a store that was not closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, args=(database,), name="lightning-sqlite", daemon=True)
         self._thread.start()
@@ -106,30 +106,24 @@ class Writer:
 
     async def aclose(self) -> None:
         """Finish what was asked for, write everything into the one file, and end the thread."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if self._end(loop, future):
-            await future
-        else:  # it was asked for already, or the thread has died
-            await asyncio.wrap_future(self._ended)
+        self._end()
+        await asyncio.wrap_future(self._ended)
         self._thread.join()
 
     def close(self) -> None:
         """Do as `aclose` does, and block until then."""
         if self._pid != os.getpid():
             return
-        self._end(None, None)
+        self._end()
         if self._thread is not threading.current_thread():  # where a garbage collection may have called this
             self._thread.join(EXIT_SECONDS)
 
-    def _end(self, loop: asyncio.AbstractEventLoop | None, future: "asyncio.Future[None] | None") -> bool:
+    def _end(self) -> None:
         self._check_process()
         with self._lock:
-            if self._closed:
-                return False
-            self._closed = True
-            self._operations.put(_Operation(None, loop, future))
-            return True
+            if not self._closed:
+                self._closed = True
+                self._operations.put(None)
 
     # In the thread
 
@@ -138,57 +132,63 @@ class Writer:
         # but does not run, holds it.
         connection = database.connection
         batch: list[_Operation] = []
+        error: Exception | None = None
         open_for_more = True
         try:
             while open_for_more:
-                batch.clear()
-                self._take_operations(batch)
-                open_for_more = batch[-1].work is not None
-                if work := batch if open_for_more else batch[:-1]:
-                    self._carry_out(work)
-            self._answer([_Answer(batch[-1], self._close(database))])
+                open_for_more = self._take_operations(batch)
+                if batch:
+                    self._carry_out(batch)
+            error = self._close(database)
         except BaseException as exc:  # a bug, or no memory: no caller may wait for a thread that is gone
             logger.critical("lightning.store_broken path=%s", self._path, exc_info=exc)
             self._break(exc, batch, database)
         finally:
-            self._ended.set_result(None)
+            if error is None:
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
             del connection
 
     def _close(self, database: Database) -> Exception | None:
         try:
             database.close()
         except Exception as exc:
+            logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=exc)
             return explained(exc, self._path)
         return None
 
     def _break(self, error: BaseException, batch: Sequence[_Operation], database: Database) -> None:
+        left = [*batch]
         with self._lock:  # from here on nothing is asked for any more
             self._broken_by, self._closed = error, True
-            left = [*batch]
             with suppress(queue.Empty):
                 while True:
-                    left.append(self._operations.get_nowait())
-        broken = self._broken()
-        not_closed = self._close(database)
-        if not_closed is not None:
-            logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=not_closed)
+                    left += filter(None, [self._operations.get_nowait()])
+        self._close(database)
         # To those of them who have been answered this comes too late, and does nothing.
-        self._answer([_Answer(operation, None if operation.work is None else broken) for operation in left])
+        self._answer([_Answer(operation, self._broken()) for operation in left])
 
     def _broken(self) -> StoreError:
         return StoreError(f"the store in {self._path} has broken: {self._broken_by!r}; open it again")
 
-    def _take_operations(self, batch: list[_Operation]) -> None:
-        batch.append(self._operations.get())
-        while len(batch) < MAX_TOGETHER and batch[-1].work is not None:
+    def _take_operations(self, batch: list[_Operation]) -> bool:
+        """Take what waits into an empty batch, and return whether there may be more."""
+        batch.clear()
+        operation = self._operations.get()
+        while operation is not None:
+            batch.append(operation)
+            if len(batch) == MAX_TOGETHER:
+                return True
             try:
-                batch.append(self._operations.get_nowait())
+                operation = self._operations.get_nowait()
             except queue.Empty:
-                break
+                return True
+        return False
 
     def _carry_out(self, batch: Sequence[_Operation]) -> None:
         try:
-            outcomes, changes = self.session.transact([operation.work for operation in batch if operation.work])
+            outcomes, changes = self.session.transact([operation.work for operation in batch])
         except Exception as exc:
             if len(batch) > 1:
                 for operation in batch:
@@ -210,10 +210,7 @@ class Writer:
     def _answer(self, answers: Sequence[_Answer]) -> None:
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Answer]] = defaultdict(list)
         for answer in answers:
-            if answer.operation.loop is not None:
-                by_loop[answer.operation.loop].append(answer)
-            elif isinstance(answer.outcome, Exception):
-                logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=answer.outcome)
+            by_loop[answer.operation.loop].append(answer)
         for loop, own in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_complete, own)
@@ -254,7 +251,7 @@ def in_the_thread(
 def _complete(answers: Sequence[_Answer]) -> None:
     for answer in answers:
         future = answer.operation.future
-        if future is None or future.done():
+        if future.done():
             continue
         if isinstance(answer.outcome, Exception):
             future.set_exception(answer.outcome)
