@@ -7,7 +7,6 @@ import pytest
 from lightning_http.observed import ObservedStore
 
 from lightning_core import InMemoryLightningStore, LightningStore
-from lightning_core.lifecycle import MAX_FAULTS
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.testing import FakeClock
 from lightning_core.types import RolloutConfig
@@ -45,16 +44,6 @@ async def test_rollouts_that_ran_are_queued_again_and_use_up_no_attempt(store: L
     ]
     assert await store.report_dead_workers("killed") == 2
     assert await store.report_dead_workers("killed") == 0
-
-
-async def test_a_rollout_that_was_running_at_too_many_kills_fails(store: LightningStore) -> None:
-    rollout = await store.enqueue_rollout(1)
-    for _ in range(MAX_FAULTS + 1):
-        await store.dequeue_rollout()
-        await store.report_dead_workers("killed")
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    assert found.status == "failed"
 
 
 async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock) -> None:

@@ -48,7 +48,7 @@ def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path:
         "test_workers_and_state_are_copied_in_and_out",
         "test_runs_share_a_store_and_see_nothing_of_each_other",
         "test_runs_with_similar_names_are_as_much_apart_as_any",
-        "test_a_request_repeated_hours_and_many_requests_later_undoes_nothing[save_state]",
+        "test_a_request_repeated_late_and_after_many_others_undoes_nothing[save_state-hours later]",
         "test_an_old_id_that_comes_again_with_other_arguments_is_refused",
         *(f"test_state_that_json_cannot_hold_is_refused[{kind}]" for kind in ("nan", "set", "object")),
     }

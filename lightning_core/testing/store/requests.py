@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -20,109 +20,63 @@ from lightning_core.testing.store.base import (
     rollout_status,
     soon,
 )
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
+from lightning_core.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PromptTemplate,
+    ProxyLLM,
+    RolloutConfig,
+)
 
-Request = Callable[[LightningStore, AttemptedRollout], Awaitable[Any]]
+Mutation = Callable[[LightningStore, AttemptedRollout, int, str], Awaitable[Any]]
 
-MUTATIONS: dict[str, Request] = {
-    "start_rollout": lambda store, target: store.start_rollout("new", worker_id="w-9", request_id="r-1"),
-    "enqueue_rollout": lambda store, target: store.enqueue_rollout("new", metadata={"a": [1]}, request_id="r-1"),
-    "enqueue_many_rollouts": lambda store, target: store.enqueue_many_rollouts(
-        [EnqueueRolloutRequest(input="new"), EnqueueRolloutRequest(input="new")], request_id="r-1"
+MUTATIONS: dict[str, Mutation] = {
+    "start_rollout": lambda store, target, n, id: store.start_rollout(f"new {n}", worker_id="w-9", request_id=id),
+    "start_rollout of a worker": lambda store, target, n, id: store.start_rollout(
+        "new", worker_id=f"w-{8 + n}", request_id=id
     ),
-    "dequeue_rollout": lambda store, target: store.dequeue_rollout("w-1", request_id="r-1"),
-    "dequeue_many_rollouts": lambda store, target: store.dequeue_many_rollouts(limit=2, request_id="r-1"),
-    "start_attempt": lambda store, target: store.start_attempt(target.rollout_id, "w-9", request_id="r-1"),
-    "update_rollout": lambda store, target: store.update_rollout(
-        target.rollout_id, status="requeuing", metadata={"a": [1]}, request_id="r-1"
+    "enqueue_rollout": lambda store, target, n, id: store.enqueue_rollout(
+        f"new {n}", metadata={"a": [1]}, request_id=id
     ),
-    "update_attempt": lambda store, target: store.update_attempt(
-        target.rollout_id, target.attempt.attempt_id, status="failed", metadata={"a": [1]}, request_id="r-1"
+    "enqueue_many_rollouts": lambda store, target, n, id: store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input="new")] * (n + 1), request_id=id
     ),
-    "report_fault": lambda store, target: store.report_fault(
-        target.rollout_id, target.attempt.attempt_id, "the proxy died", request_id="r-1"
+    "dequeue_rollout": lambda store, target, n, id: store.dequeue_rollout(f"w-{n}", request_id=id),
+    "dequeue_many_rollouts": lambda store, target, n, id: store.dequeue_many_rollouts(
+        limit=2, worker_id=f"w-{n}", request_id=id
     ),
-    "add_resources": lambda store, target: store.add_resources({"p": PromptTemplate(template="new")}, request_id="r-1"),
-    "update_resources": lambda store, target: store.update_resources(
-        "rs-1", {"p": PromptTemplate(template="new")}, request_id="r-1"
+    "start_attempt": lambda store, target, n, id: store.start_attempt(target.rollout_id, f"w-{8 + n}", request_id=id),
+    "update_rollout": lambda store, target, n, id: store.update_rollout(
+        target.rollout_id, status="requeuing", metadata={"a": [n]}, request_id=id
     ),
-    "update_worker": lambda store, target: store.update_worker("w-1", {"load": 1}, request_id="r-1"),
-    "save_state": lambda store, target: store.save_state("apo", {"round": 2}, request_id="r-1"),
-    "begin_run": lambda store, target: store.begin_run(request_id="r-1"),
+    "update_attempt": lambda store, target, n, id: store.update_attempt(
+        target.rollout_id, target.attempt.attempt_id, status="failed", metadata={"a": [n]}, request_id=id
+    ),
+    "report_fault": lambda store, target, n, id: store.report_fault(
+        target.rollout_id, target.attempt.attempt_id, f"proxy {n} died", request_id=id
+    ),
+    "add_resources": lambda store, target, n, id: store.add_resources(prompt(n), request_id=id),
+    "update_resources": lambda store, target, n, id: store.update_resources("rs-1", prompt(n), request_id=id),
+    "update_worker": lambda store, target, n, id: store.update_worker("w-1", {"load": n}, request_id=id),
+    "save_state": lambda store, target, n, id: store.save_state("apo", {"round": n}, request_id=id),
+    "begin_run": lambda store, target, n, id: store.begin_run(request_id=id),
 }
-"""Every mutation that takes a request id, of a store that was furnished; `target` is the rollout that runs.
+"""Every mutation that takes a request id, of a store that was furnished, with arguments that have a number in them.
 
-But for `end_run`: after that there is no work.
+The second argument is the rollout that runs. But for `end_run`: after that there is no work.
 """
 
+SETTING = ("update_rollout", "update_attempt", "report_fault", "save_state", "begin_run")
+"""Those that say what something is to become, rather than ask for something more."""
 
-ADDING = [
-    name
-    for name in MUTATIONS
-    if name not in ("update_rollout", "update_attempt", "report_fault", "save_state", "begin_run")
-]
-"""Those that ask for something more, rather than say what something is to become."""
+CHANGING_ONE_RECORD = ("update_rollout", "update_attempt", "update_resources", "update_worker", "save_state")
+"""Those that may change one record again and again."""
 
 
-REPEATED_LATE: dict[str, Callable[[LightningStore, AttemptedRollout, int], Awaitable[Any]]] = {
-    "update_rollout": lambda store, target, n: store.update_rollout(
-        target.rollout_id, metadata={"n": n}, request_id=f"r-{n}"
-    ),
-    "update_attempt": lambda store, target, n: store.update_attempt(
-        target.rollout_id, "latest", metadata={"n": n}, request_id=f"r-{n}"
-    ),
-    "update_resources": lambda store, target, n: store.update_resources(
-        "rs-1", {"p": PromptTemplate(template=str(n))}, request_id=f"r-{n}"
-    ),
-    "update_worker": lambda store, target, n: store.update_worker("w-1", {"load": n}, request_id=f"r-{n}"),
-    "save_state": lambda store, target, n: store.save_state("apo", {"round": n}, request_id=f"r-{n}"),
-}
-"""Those that change one record again and again: the request of this number."""
-
-OTHER_ARGUMENTS: dict[str, Request] = {
-    "start_rollout": lambda store, target: store.start_rollout("other", worker_id="w-9", request_id="r-1"),
-    "start_rollout of another worker": lambda store, target: store.start_rollout(
-        "new", worker_id="w-8", request_id="r-1"
-    ),
-    "enqueue_rollout": lambda store, target: store.enqueue_rollout("other", metadata={"a": [1]}, request_id="r-1"),
-    "enqueue_many_rollouts": lambda store, target: store.enqueue_many_rollouts(
-        [EnqueueRolloutRequest(input="new") for _ in range(3)], request_id="r-1"
-    ),
-    "dequeue_rollout": lambda store, target: store.dequeue_rollout("w-2", request_id="r-1"),
-    "start_attempt": lambda store, target: store.start_attempt(target.rollout_id, "w-8", request_id="r-1"),
-    "update_rollout": lambda store, target: store.update_rollout(
-        target.rollout_id, status="requeuing", metadata={"a": [2]}, request_id="r-1"
-    ),
-    "update_attempt": lambda store, target: store.update_attempt(
-        target.rollout_id, target.attempt.attempt_id, status="succeeded", request_id="r-1"
-    ),
-    "report_fault": lambda store, target: store.report_fault(
-        target.rollout_id, target.attempt.attempt_id, "the machine burns", request_id="r-1"
-    ),
-    "add_resources": lambda store, target: store.add_resources(
-        {"p": PromptTemplate(template="other")}, request_id="r-1"
-    ),
-    "update_resources": lambda store, target: store.update_resources(
-        "rs-1", {"p": PromptTemplate(template="other")}, request_id="r-1"
-    ),
-    "update_worker": lambda store, target: store.update_worker("w-1", {"load": 2}, request_id="r-1"),
-    "save_state": lambda store, target: store.save_state("apo", {"round": 3}, request_id="r-1"),
-}
-"""By the mutation whose id they take, with other arguments."""
-
-
-class _OtherRequestIds:
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        return lambda *args, request_id, **options: method(*args, request_id=f"other-{request_id}", **options)
-
-
-def with_other_request_ids(store: LightningStore) -> LightningStore:
-    """Return a stand-in for the store that sends every request under another id."""
-    return cast("LightningStore", _OtherRequestIds(store))
+def prompt(number: int) -> NamedResources:
+    """Make a bundle of one prompt."""
+    return {"p": PromptTemplate(template=str(number))}
 
 
 def as_data(value: Any) -> Any:
@@ -149,8 +103,8 @@ async def everything(store: LightningStore) -> dict[str, Any]:
 
 async def furnish(store: LightningStore) -> AttemptedRollout:
     """Put something of everything into a store; the rollout that runs is returned."""
-    await store.update_resources("rs-1", {"p": PromptTemplate(template="old")})
-    await store.save_state("apo", {"round": 1})
+    await store.update_resources("rs-1", prompt(0))
+    await store.save_state("apo", {"round": 0})
     target = await begin(store, worker_id="w-1", max_attempts=5, retry_condition=["failed"])
     await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(5)])
     return target
@@ -163,36 +117,36 @@ class RequestBehaviour(StoreBehaviour):
     async def test_a_repeated_request_has_one_effect_and_the_same_answer(
         self, store: LightningStore, clock: FakeClock, mutation: str
     ) -> None:
-        target = await furnish(store)
+        target, send = await furnish(store), MUTATIONS[mutation]
         await clock.advance(1)
-        first = as_data(await MUTATIONS[mutation](store, target))
+        first = as_data(await send(store, target, 1, "r-1"))
         after = await everything(store)
         for _ in range(2):
             await clock.advance(1)
-            assert as_data(await MUTATIONS[mutation](store, target)) == first
+            assert as_data(await send(store, target, 1, "r-1")) == first
             assert await everything(store) == after
-        await MUTATIONS[mutation](with_other_request_ids(store), target)
-        assert (await everything(store) != after) or mutation not in ADDING
+        await send(store, target, 1, "r-2")
+        assert (await everything(store) != after) or mutation in SETTING
 
     @pytest.mark.parametrize("mutation", MUTATIONS)
     async def test_a_request_repeated_after_something_else_happened_undoes_nothing(
         self, store: LightningStore, clock: FakeClock, mutation: str
     ) -> None:
-        target = await furnish(store)
+        target, send = await furnish(store), MUTATIONS[mutation]
         await clock.advance(1)
-        await MUTATIONS[mutation](store, target)
+        await send(store, target, 1, "r-1")
         await clock.advance(1)
-        await store.update_resources("rs-1", {"p": PromptTemplate(template="newer")})
-        await store.save_state("apo", {"round": 3})
+        await store.update_resources("rs-1", prompt(9))
+        await store.save_state("apo", {"round": 9})
         for rollout in await store.query_rollouts():
             await store.update_rollout(rollout.rollout_id, metadata={"newer": True})
         await store.start_attempt(target.rollout_id, "w-2")
         for worker_id in ("w-1", "w-9"):
             await begin(store, worker_id=worker_id)
-        await store.update_worker("w-1", {"load": 2})
+        await store.update_worker("w-1", {"load": 9})
         after = await everything(store)
         await clock.advance(1)
-        await MUTATIONS[mutation](store, target)
+        await send(store, target, 1, "r-1")
         assert await everything(store) == after
 
     @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -200,11 +154,11 @@ class RequestBehaviour(StoreBehaviour):
         self, store: LightningStore, mutation: str
     ) -> None:
         require(store, "async_safe")
-        target = await furnish(store)
-        answers = await soon(asyncio.gather(*(MUTATIONS[mutation](store, target) for _ in range(4))))
+        target, send = await furnish(store), MUTATIONS[mutation]
+        answers = await soon(asyncio.gather(*(send(store, target, 1, "r-1") for _ in range(4))))
         assert [as_data(answer) for answer in answers] == [as_data(answers[0])] * 4
         after = await everything(store)
-        await MUTATIONS[mutation](store, target)
+        await send(store, target, 1, "r-1")
         assert await everything(store) == after
 
     async def test_a_request_that_changed_nothing_changes_nothing_later(self, store: LightningStore) -> None:
@@ -215,36 +169,25 @@ class RequestBehaviour(StoreBehaviour):
         assert await rollout_status(store, queued.rollout_id) == "preparing"
         assert await store.dequeue_rollout() is None
 
-    @pytest.mark.parametrize("mutation", REPEATED_LATE)
-    async def test_a_request_repeated_hours_and_many_requests_later_undoes_nothing(
-        self, store: LightningStore, clock: FakeClock, mutation: str
+    @pytest.mark.parametrize("reopens", [False, True], ids=["hours later", "after the store was opened again"])
+    @pytest.mark.parametrize("mutation", CHANGING_ONE_RECORD)
+    async def test_a_request_repeated_late_and_after_many_others_undoes_nothing(
+        self, store: LightningStore, clock: FakeClock, mutation: str, reopens: bool
     ) -> None:
-        target = await furnish(store)
+        target, send = await furnish(store), MUTATIONS[mutation]
         for number in range(20):
-            await REPEATED_LATE[mutation](store, target, number)
+            await send(store, target, number, f"r-{number}")
         await clock.advance(23 * 3600)
-        after = await everything(store)
-        for number in (0, 5, 11, 12, 19):
-            await REPEATED_LATE[mutation](store, target, number)
-            assert await everything(store) == after
-        await REPEATED_LATE[mutation](store, target, 20)
-        assert await everything(store) != after
-
-    @pytest.mark.parametrize("mutation", REPEATED_LATE)
-    async def test_a_request_repeated_after_the_store_was_opened_again_undoes_nothing(
-        self, store: LightningStore, clock: FakeClock, mutation: str
-    ) -> None:
-        target = await furnish(store)
-        for number in range(12):
-            await REPEATED_LATE[mutation](store, target, number)
-        reopened = await self.reopen_store(store, clock=clock)
-        if reopened is None:
+        again = await self.reopen_store(store, clock=clock) if reopens else store
+        if again is None:
             pytest.skip("nothing outlives this store")
-        after = await everything(reopened)
-        for number in (0, 11):
-            await REPEATED_LATE[mutation](reopened, target, number)
-        assert await everything(reopened) == after
-        await reopened.aclose()
+        after = await everything(again)
+        for number in (0, 5, 11, 12, 19):
+            await send(again, target, number, f"r-{number}")
+            assert await everything(again) == after
+        await send(again, target, 20, "r-20")
+        assert await everything(again) != after
+        await again.aclose()
 
     async def test_resources_are_the_same_request_when_the_proxy_of_the_run_is_elsewhere(
         self, store: LightningStore
@@ -256,15 +199,15 @@ class RequestBehaviour(StoreBehaviour):
         )
         assert again == first
 
-    @pytest.mark.parametrize("mutation", OTHER_ARGUMENTS)
+    @pytest.mark.parametrize("mutation", [each for each in MUTATIONS if each != "begin_run"])
     async def test_an_id_that_comes_again_with_other_arguments_is_refused_and_changes_nothing(
         self, store: LightningStore, mutation: str
     ) -> None:
-        target = await furnish(store)
-        await MUTATIONS[mutation.split(" of ")[0]](store, target)
+        target, send = await furnish(store), MUTATIONS[mutation]
+        await send(store, target, 1, "r-1")
         after = await everything(store)
         with pytest.raises(InvalidRequest, match="request id 'r-1' came before with other arguments"):
-            await OTHER_ARGUMENTS[mutation](store, target)
+            await send(store, target, 2, "r-1")
         assert await everything(store) == after
 
     async def test_an_old_id_that_comes_again_with_other_arguments_is_refused(self, store: LightningStore) -> None:

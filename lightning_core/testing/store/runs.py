@@ -1,11 +1,14 @@
 """Runs beside each other, the end of a store, and what outlives it."""
 
 import asyncio
+from inspect import signature
+from typing import Any
 
 import pytest
 
 from lightning_core.errors import NotFound, RunEnded, StoreClosed
 from lightning_core.store import LightningStore
+from lightning_core.store.base import OPERATIONS
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
 from lightning_core.types import PromptTemplate
@@ -202,49 +205,25 @@ class RunBehaviour(StoreBehaviour):
 
     async def test_a_closed_store_refuses_everything(self, store: LightningStore) -> None:
         started = await begin(store)
-        rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
         view = store.for_run("another-run").for_run("a-third-run")
         await store.aclose()
         await store.aclose()
-        for call in (
-            store.statistics(),
-            store.start_rollout("a"),
-            store.enqueue_rollout("a"),
-            store.enqueue_many_rollouts([]),
-            store.dequeue_rollout(),
-            store.dequeue_many_rollouts(),
-            store.start_attempt(rollout_id),
-            store.get_rollout_by_id(rollout_id),
-            store.query_rollouts(),
-            store.update_rollout(rollout_id, mode="val"),
-            store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0),
-            store.query_attempts(rollout_id),
-            store.get_latest_attempt(rollout_id),
-            store.update_attempt(rollout_id, attempt_id, status="failed"),
-            store.report_fault(rollout_id, attempt_id, "the proxy died"),
-            store.add_span(span_of(started)),
-            store.add_many_spans([]),
-            store.get_next_span_sequence_id(rollout_id, attempt_id),
-            store.get_many_span_sequence_ids([]),
-            store.query_spans(rollout_id),
-            store.add_resources({}),
-            store.update_resources("rs-1", {}),
-            store.get_resources_by_id("rs-1"),
-            store.get_latest_resources(),
-            store.query_resources(),
-            store.update_worker("w-1"),
-            store.get_worker_by_id("w-1"),
-            store.query_workers(),
-            store.save_state("apo", 1),
-            store.load_state("apo"),
-            store.delete_rollouts([rollout_id]),
-            store.delete_run(),
-            store.begin_run(),
-            store.end_run(),
-            view.enqueue_rollout("a"),
-        ):
+        arguments: dict[str, Any] = {
+            **dict.fromkeys(("input", "reason", "name", "state", "worker_id", "resources_id"), "a"),
+            **dict.fromkeys(("rollouts", "spans", "rollout_attempt_ids"), ()),
+            "rollout_id": started.rollout_id,
+            "attempt_id": started.attempt.attempt_id,
+            "rollout_ids": [started.rollout_id],
+            "span": span_of(started),
+            "resources": {},
+        }
+        for name in sorted(OPERATIONS - {"aclose", "kept_runs", "add_otel_span"}):
+            method = getattr(store, name)
+            needed = [each.name for each in signature(method).parameters.values() if each.default is each.empty]
             with pytest.raises(StoreClosed, match="is closed"):
-                await call
+                await method(**{each: arguments[each] for each in needed})
+        with pytest.raises(StoreClosed, match="is closed"):
+            await view.enqueue_rollout("a")
         with pytest.raises(StoreClosed, match="is closed"):
             store.for_run("another-run")
 

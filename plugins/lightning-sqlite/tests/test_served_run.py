@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lightning_sqlite import SqliteLightningStore
 
-from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.store import LightningStore
 from lightning_core.store.run_end import note_served, served_run
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -68,11 +68,3 @@ async def test_runs_that_have_ended_are_over_until_they_begin_again(path: Path) 
     async with opened(path, "run-a") as store:
         await store.begin_run()
     assert await chosen(path) == "run-a"
-
-
-async def test_a_store_in_memory_has_nothing_to_go_on_with() -> None:
-    store = InMemoryLightningStore()
-    await store.enqueue_rollout(1)
-    await note_served(store)
-    assert await store.kept_runs() == []
-    assert await served_run(store) == (store, False)
