@@ -2,7 +2,7 @@
 
 import heapq
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -71,10 +71,7 @@ class _Run:
     records: dict[str, RolloutRecord] = field(default_factory=dict)
     ordinals: dict[str, int] = field(default_factory=dict)
     """Where each rollout stands in the order of insertion."""
-    queue: deque[tuple[int, str]] = field(default_factory=deque)
-    """Tickets, oldest first. A ticket whose rollout has another one by now, or none, is skipped."""
-    tickets: dict[str, int] = field(default_factory=dict)
-    last_ticket: int = 0
+    queue: OrderedDict[str, None] = field(default_factory=OrderedDict)
     deadlines: list[tuple[float, str]] = field(default_factory=list)
     """A heap with one entry a rollout, and another each time its deadline moves forward. An entry may be early: it
     is put back when it comes up."""
@@ -103,12 +100,10 @@ class _Run:
         self.attempt_count += len(record.attempts) - (len(before.attempts) if before else 0)
         self.records[rollout_id] = record
         self._count_live(status, before)
-        if status not in lifecycle.QUEUED:
-            self.tickets.pop(rollout_id, None)
-        elif rollout_id not in self.tickets:
-            self.last_ticket += 1
-            self.tickets[rollout_id] = self.last_ticket
-            self.queue.append((self.last_ticket, rollout_id))
+        if status in lifecycle.QUEUED:
+            self.queue.setdefault(rollout_id)
+        else:
+            self.queue.pop(rollout_id, None)
         deadline = lifecycle.deadline(record)
         if deadline is None:
             return Change(record.run_id, rollout_id, status, None)
@@ -118,7 +113,7 @@ class _Run:
         return Change(record.run_id, rollout_id, status, deadline.at)
 
     def delete(self, rollout_id: str) -> None:
-        """Forget a rollout. What the queue and the deadlines have of it is skipped when it comes up."""
+        """Forget a rollout. What the deadlines have of it is skipped when it comes up."""
         record = self.records.pop(rollout_id)
         self._count_live(None, record)
         self.attempt_count -= len(record.attempts)
@@ -127,7 +122,7 @@ class _Run:
             self.claims[request_id].remove(rollout_id)
             if not self.claims[request_id]:
                 del self.claims[request_id]
-        for index in (self.ordinals, self.tickets, self.timed):
+        for index in (self.ordinals, self.queue, self.timed):
             index.pop(rollout_id, None)
 
     def _count_live(self, status: RolloutStatus | None, before: RolloutRecord | None) -> None:
@@ -155,13 +150,6 @@ class _Run:
                     known = sorted(condition.value & self.ordinals.keys(), key=self.ordinals.__getitem__)
                     return [self.records[rollout_id] for rollout_id in known]
         return self.records.values()
-
-    def pop_queued(self) -> RolloutRecord | None:
-        while self.queue:
-            ticket, rollout_id = self.queue.popleft()
-            if self.tickets.get(rollout_id) == ticket:
-                return self.records[rollout_id]
-        return None
 
     def due(self, now: float) -> list[RolloutRecord]:
         """Return what is due. It stays in the heap until a write gives it another deadline or none."""
@@ -260,7 +248,8 @@ class MemoryBackend(StoreBackend):
             if request_id is not None and request_id in run.claims:
                 again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
                 return [record for record in again if record is not None]
-            while len(claimed) < limit and (record := run.pop_queued()) is not None:
+            while len(claimed) < limit and run.queue:
+                record = run.records[run.queue.popitem(last=False)[0]]
                 begun = begin(record)._replace(revision=record.revision + 1)
                 changes.append(run.write(begun))
                 claimed.append(begun)

@@ -43,7 +43,7 @@ async def test_deleted_rollouts_leave_nothing_behind() -> None:
         await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
         await store.delete_rollouts([claimed.rollout_id])
     run = backend._runs["run-1"]
-    for kept in (run.records, run.ordinals, run.tickets, run.timed, run.spans, run.claims, run.claimed_by, run.queue):
+    for kept in (run.records, run.ordinals, run.timed, run.spans, run.claims, run.claimed_by, run.queue):
         assert len(kept) == 0
     assert (run.span_count, run.attempt_count, any(run.documents.values())) == (0, 0, False)
     assert await backend.next_deadline("run-1") is None
