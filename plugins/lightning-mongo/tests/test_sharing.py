@@ -298,6 +298,22 @@ async def test_no_span_outlives_what_another_store_deletes(mongod: Mongod, parti
             assert (await deleter.statistics())["total_spans"] == 0
 
 
+async def test_what_belongs_together_is_one_transaction_of_a_replica_set(replica_set: Mongod, partition: str) -> None:
+    with MongoClient[Any](replica_set.uri) as client:
+
+        def committed() -> int:
+            return int(client.admin.command("serverStatus")["transactions"]["totalCommitted"])
+
+        async with stores(replica_set, partition, 1) as (store,):
+            before = committed()
+            await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(2)])
+            assert committed() == before + 1
+            started = await store.start_rollout("a")
+            ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+            await store.add_many_spans([Span.from_attributes(attributes={}, **ids) for _ in range(2)])
+            assert committed() == before + 2
+
+
 async def test_partitions_of_one_database_do_not_see_each_other(mongod: Mongod, partition: str) -> None:
     async with stores(mongod, partition, 1) as (mine,), stores(mongod, f"{partition}0", 1) as (theirs,):
         await mine.enqueue_rollout("mine")
