@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
-from lightning_core.types.frozen import EMPTY, freeze
+from lightning_core.types.frozen import EMPTY, construct, freeze
 from lightning_core.types.text import Text, well_formed, well_formed_value
 
 if TYPE_CHECKING:
@@ -160,12 +160,23 @@ class SpanContext(BaseModel):
     @classmethod
     def from_opentelemetry(cls, src: "otel.SpanContext") -> "SpanContext":
         """Convert OpenTelemetry's value."""
-        return cls(
-            trace_id=f"{src.trace_id:032x}",
-            span_id=f"{src.span_id:016x}",
-            is_remote=src.is_remote,
-            trace_state=dict(src.trace_state),
-        )
+        fields = {
+            "trace_id": f"{src.trace_id:032x}",
+            "span_id": f"{src.span_id:016x}",
+            "is_remote": src.is_remote,
+            "trace_state": freeze(dict(src.trace_state)) if src.trace_state else EMPTY,
+        }
+        return construct(cls, fields, _CONTEXT_FIELDS)
+
+
+_CONTEXT_FIELDS = set(SpanContext.model_fields)
+
+
+def _local_context(trace_id: str, span_id: str) -> SpanContext:
+    if type(trace_id) is not str or type(span_id) is not str:
+        return SpanContext(trace_id=trace_id, span_id=span_id)
+    fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": EMPTY}
+    return construct(SpanContext, fields, _CONTEXT_FIELDS)
 
 
 class TraceStatus(BaseModel):
@@ -353,8 +364,8 @@ class Span(BaseModel):
             attributes=dict(attributes),
             start_time=start_time,
             end_time=end_time,
-            context=SpanContext(trace_id=trace_id, span_id=span_id),
-            parent=SpanContext(trace_id=trace_id, span_id=parent_id) if parent_id else None,
+            context=_local_context(trace_id, span_id),
+            parent=_local_context(trace_id, parent_id) if parent_id else None,
             resource=resource or _NO_RESOURCE,
         )
 
