@@ -47,6 +47,7 @@ from lightning_verl.rules import (
     has_lora,
     keys,
     servable_folder,
+    unused_options,
 )
 
 logger = logging.getLogger(__name__)
@@ -241,6 +242,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
+    if unused := unused_options(facts, packaged=packaged):
+        logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(unused))
     if config.trainer.save_freq > 0 and servable_folder(config) is None:
         logger.warning(
             "lightning_verl.checkpoints_not_servable vLLM loads nothing that is saved; add hf_model to %s",

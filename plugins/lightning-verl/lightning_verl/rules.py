@@ -155,6 +155,18 @@ _WITHOUT_EFFECT = {
 }
 """By key, or what keys are under, why it is refused: it would not be used."""
 
+_UNUSED = (
+    "skip",
+    *keys(ROLLOUT, "agent.num_workers moe_load_balance_metrics_interval over_sample_rate trace"),
+    *keys("data", "audio_key image_key image_patch_size video_key mm_processor_kwargs return_multi_modal_inputs"),
+    *keys("data", "filter_overlong_prompts filter_overlong_prompts_workers prompt_key reward_fn_key truncation"),
+    *keys("data", "train_files val_files dataloader_num_workers trust_remote_code use_shm"),
+    *keys("data", "return_full_prompt return_raw_chat return_raw_input_ids val_batch_size validation_shuffle"),
+    *keys("trainer", "balance_batch esi_redundant_time log_val_generations ray_wait_register_center_timeout"),
+    *keys("trainer", "use_v1 validation_data_dir"),
+)
+"""Keys, or what keys are under, without effect here, which change nothing of what is learned: a warning names them."""
+
 _REFUSED = {
     "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
     "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
@@ -180,6 +192,22 @@ def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:
             yield f"{key} has no effect: {why}; leave it out"
     for rules in (_of_samples, _of_losses, _of_servers, _of_checkpoints_and_groups):
         yield from (f"{key} is {facts.value(key)!r}: {why}" for key, why in rules(facts))
+
+
+def unused_options(facts: Facts, *, packaged: DictConfig) -> list[str]:
+    """Return which options have no effect here, and do no harm.
+
+    Args:
+        facts: As for `faults_of_conflicts`.
+        packaged: The same.
+    """
+    given, rows = facts.given, facts.own.trace_aggregator
+    limits = {"trajectory_max_prompt_length", "trajectory_max_response_length"} & rows.model_fields_set
+    unused = (*_UNUSED, *(("algorithm.gamma", "algorithm.lam") if facts.estimator in ("grpo", "rloo") else ()))
+    return [
+        *(key for key in given if _is_under(key, unused) and _says_something(given, key, packaged)),
+        *(f"{PREFIX}.trace_aggregator.{name}" for name in sorted(limits) if rows.level == "transition"),
+    ]
 
 
 def _is_under(key: str, names: tuple[str, ...]) -> bool:

@@ -47,8 +47,6 @@ from lightning_verl.rules import ADAPTER, servable_folder
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Base
-
-    from lightning_verl.training import Training
 else:
     _Base = object
 
@@ -159,7 +157,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     global_steps: int
 
-    def __init__(self, config: DictConfig, lightning: "Training") -> None:
+    def __init__(self, config: DictConfig, lightning: Any) -> None:
         self.lightning = lightning
         self._is_training = False
         self._fetched = (0, 0)

@@ -275,3 +275,31 @@ def test_groups_may_be_left_out_by_their_rewards():
 def test_the_form_of_a_models_calls_of_tools_can_be_said():
     config = load_settings(["actor_rollout_ref.rollout.multi_turn.format=qwen3_coder"]).verl
     assert config.actor_rollout_ref.rollout.multi_turn.format == "qwen3_coder"
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "named"),
+    [
+        (
+            "ppo",
+            ["data.train_files=train.parquet", "trainer.balance_batch=false"],
+            "data.train_files, trainer.balance_batch",
+        ),
+        (
+            None,
+            ["agentlightning.trace_aggregator.trajectory_max_response_length=100"],
+            "trajectory_max_response_length",
+        ),
+        ("grpo", ["agentlightning.trace_aggregator.trajectory_max_response_length=100"], None),
+        ("grpo", ["algorithm.gamma=0.9"], "algorithm.gamma"),
+        ("ppo", ["algorithm.gamma=0.9"], None),
+        (None, ["data.return_raw_chat=true", "data.filter_overlong_prompts=false"], None),
+    ],
+)
+def test_options_that_have_no_effect_and_do_no_harm_are_named(preset, given, named, caplog):
+    load_settings(given, preset=preset)
+    if named is None:
+        assert not caplog.messages
+    else:
+        assert "options_without_effect" in caplog.text
+        assert f"{named}; leave them out" in caplog.text
