@@ -184,15 +184,6 @@ def test_versions_are_compared_on_one_kind_of_samples_those_learned_from_least()
     assert compared["difference"]["n"] == 1
 
 
-def test_samples_that_a_version_makes_fail_lost_most() -> None:
-    compared = compare_versions(filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]), 0, 1)
-    assert (compared["better"], compared["worse"], compared["same"]) == (0, 2, 1)
-    assert [(each["before"], each["after"], each["after_rollouts"]) for each in compared["samples"]] == [
-        (1.0, None, ["ro-1"]),
-        (1.0, 0.0, ["ro-3"]),
-    ]
-
-
 @pytest.mark.parametrize(
     ("limit", "changes"), [(0, []), (1, [-1.0]), (3, [-1.0, -0.5, 1.0]), (9, [-1.0, -0.5, 0.5, 1.0])]
 )
@@ -233,14 +224,9 @@ def test_a_page_has_what_the_filter_lets_pass(asked: dict[str, Any], ids: list[s
     assert [row["id"] for row in rest["rollouts"]][:2] == ids[2:4]
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * 5_000, {"a": ["y" * 900] * 50, "b": 1}, [[["z"] * 999] * 99], {"k" * 3_000: 1}]
-)
-def test_a_long_input_is_cut_short(value: Any) -> None:
-    assert len(short_json(value)) <= 1_000
-
-
-def test_a_short_input_stays_as_it_is() -> None:
+def test_a_long_input_is_cut_short_and_a_short_one_stays_as_it_is() -> None:
+    for value in ("x" * 5_000, {"a": ["y" * 900] * 50, "b": 1}):
+        assert len(short_json(value)) <= 1_000
     assert short_json({"question": "Ü", "n": 1}) == '{"question": "Ü", "n": 1}'
 
 

@@ -94,9 +94,11 @@ def test_what_agents_say_is_text_and_secrets_are_hidden(folder: RunFolder) -> No
     assert "default-src 'none'" in policy[1]
 
 
-def test_a_number_that_json_does_not_have_leaves_the_report_whole(folder: RunFolder) -> None:
+def test_a_title_or_a_number_that_json_does_not_have_leaves_the_report_whole(folder: RunFolder) -> None:
     data = embedded((folder.path / "report.html").read_text())
-    page = render({**data, "inputs": [{"x": float("nan")}, float("inf")]})
+    hostile = {"id": "<b>", "algorithm": '"><script>'}
+    page = render({**data, "run": hostile, "inputs": [{"x": float("nan")}, float("inf")]})
+    assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
     assert "NaN" not in page.partition('id="data">')[2].partition("</script>")[0]
     assert embedded(page)["inputs"] == [{"x": None}, None]
 
@@ -197,11 +199,6 @@ def test_fields_of_a_sample_that_are_named_as_a_key_are_hidden(tmp_path: Path) -
     assert '{"api_key": "***", "word": "blue"}' in done.stdout
 
 
-def test_a_title_cannot_break_out() -> None:
-    page = render({"run": {"id": "<b>", "algorithm": '"><script>'}})
-    assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
-
-
 def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -> None:
     target = tmp_path / "shared.html"
     done = agl("report", folder.run_id[:12], "--runs-dir", folder.path.parent, "--no-traces", "-o", target)
@@ -274,6 +271,9 @@ def test_show_prints_a_trace(folder: RunFolder) -> None:
     assert "asked easy with" in done.stdout
     assert KEY not in done.stdout
     assert done.stdout.rstrip().endswith("succeeded, reward 1")
+    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
+    assert done.returncode != 0
+    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
 
 
 async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
@@ -283,12 +283,6 @@ async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
     await print_rollout(Console(file=file, width=200), store, rollout_id)
     await store.aclose()
     assert "1 training row: 3 tokens trained on, 4 masked\nsucceeded, reward 1" in file.getvalue()
-
-
-def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
-    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
-    assert done.returncode != 0
-    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
 
 
 async def test_a_broken_reward_is_shown_as_such(tmp_path: Path) -> None:
@@ -318,7 +312,7 @@ def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> 
     result = trainer.fit(agent_of_length, ["x", "xx"])
     file = tmp_path / result.run_id / "store.db"
     before = file.read_bytes()
-    for name, *runs in (["show"], ["report"], ["top"], ["compare", result.run_id, result.run_id]):
+    for name, *runs in (["show"], ["compare", result.run_id, result.run_id]):
         command = [sys.executable, "-c", f"from lightning_viewer.commands import {name}; {name}()", *runs]
         command += ["--runs-dir", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
