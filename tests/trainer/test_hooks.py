@@ -56,16 +56,6 @@ def test_start_comes_first_and_end_comes_last_once(diary: Diary) -> None:
     ]
 
 
-def test_second_run_is_told_from_start_to_end_too(diary: Diary) -> None:
-    trainer = Trainer(algorithm="baseline", hooks=[diary])
-    results = [trainer.fit(solve, [1.0]), trainer.fit(solve, [1.0])]
-    assert [entry for entry in diary.entries if entry[0] in ("start", "end")] == [
-        (moment, result.run_id, *status)
-        for result in results
-        for moment, status in (("start", ()), ("end", ("succeeded",)))
-    ]
-
-
 def test_failed_run_is_told_as_failed_with_every_step_before(diary: Diary) -> None:
     @algo
     async def fails(report: Reporter) -> None:
