@@ -387,7 +387,7 @@ ENTRY = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m", "api_ba
         ),
         (
             {"budget": {"calls": 1}, "llm_proxy": "http://127.0.0.1:1"},
-            "budget limits calls, but the proxy runs by itself",
+            "budget limits calls, but the llm_proxy runs by itself",
         ),
         (
             {"budget": {"usd": 1}, "llm_proxy": {"model_list": [ENTRY]}},
@@ -403,7 +403,7 @@ def test_a_wrong_budget_is_refused_by_the_trainer(options: dict[str, Any], messa
 async def test_a_proxy_that_runs_without_a_budget_cannot_get_one(engine: FakeEngine) -> None:
     store = InMemoryLightningStore()
     async with LLMProxy(model_list=models(engine), store=store, key="") as proxy:
-        with pytest.raises(ConfigError, match="the llm_proxy runs already, without a budget"):
+        with pytest.raises(ConfigError, match="budget limits calls, but the llm_proxy runs by itself"):
             Trainer(algorithm="baseline", store=store, llm_proxy=proxy, budget={"calls": 1})
     own = LLMProxy(model_list=models(engine), budget={"calls": 1}, key="")
     with pytest.raises(ConfigError, match="say it in one place"):
