@@ -178,7 +178,7 @@ def test_a_run_does_not_wait_for_ever_for_its_report(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("lightning_viewer.collect.collect", never)
-    monkeypatch.setattr("lightning_viewer.hooks.MAX_SECONDS", 0.1)
+    monkeypatch.setattr("lightning_viewer.report.MAX_SECONDS", 0.1)
     result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
     assert result.status == "succeeded"
     assert f"its store took more than 0.1 s; write it with: agl report {result.run_id}" in caplog.text
