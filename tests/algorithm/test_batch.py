@@ -9,7 +9,7 @@ from lightning_core.agent import rollout
 from lightning_core.algorithm import Batch, RolloutOutcome, describe_failure, require_rewards, run_batch
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.emitter import emit_message, emit_reward
-from lightning_core.errors import Fault, NoRewards, NotFound
+from lightning_core.errors import NoRewards, NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig, Span
@@ -110,19 +110,6 @@ async def test_broken_reward_is_lost_and_ends_no_batch(
     assert (batch.rewards, batch.lost) == ([0.5], 1)
     assert [outcome.rollout.status for outcome in batch.outcomes] == ["succeeded", "succeeded"]
     assert failure in str(batch.outcomes[0].failure)
-
-
-async def test_what_a_fault_befell_is_run_again(store: InMemoryLightningStore, running: "Running") -> None:
-    @rollout
-    async def agent(task: float, rollout: AttemptedRollout) -> float:
-        if rollout.attempt.sequence_id < 3:
-            raise Fault("the model's server went away")
-        return task
-
-    async with running(agent):
-        batch = await run_batch(store, [0.25, 0.75], mode="train")
-
-    assert batch.rewards == [0.25, 0.75]
 
 
 async def test_batch_of_the_same_name_is_continued(store: InMemoryLightningStore, running: "Running") -> None:

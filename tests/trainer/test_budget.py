@@ -1,7 +1,6 @@
 """`Trainer(budget=...)`: no call starts beyond it, and the run ends with what it has found."""
 
 import asyncio
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,6 @@ BEST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.")}
 @rollout
 async def solve(task: float) -> float:
     return task
-
-
-@rollout
-async def wait(task: Any) -> float:
-    await asyncio.Event().wait()
-    return 1.0
 
 
 # Which limit ends a run
@@ -88,16 +81,6 @@ async def test_a_run_that_needs_just_its_budget_succeeds(engine: FakeEngine) -> 
     assert str(result.budget) == "used of the run's budget: 4 of 4 calls"
 
 
-async def test_time_ends_a_run_without_a_proxy() -> None:
-    began = time.monotonic()
-    result = await Trainer(algorithm="baseline", budget={"seconds": 0.2}).fit_async(wait, [1])
-    assert result.status == "budget"
-    assert result.budget is not None
-    assert result.budget.ended_by == "seconds"
-    assert result.rollouts.unfinished == 1
-    assert time.monotonic() - began < 20
-
-
 async def test_the_best_so_far_is_kept_and_the_algorithm_is_told() -> None:
     told: list[str] = []
 
@@ -113,6 +96,8 @@ async def test_the_best_so_far_is_kept_and_the_algorithm_is_told() -> None:
 
     result = await Trainer(algorithm=algorithm, budget={"seconds": 0.1}).fit_async(solve, test_dataset=None)
     assert (result.status, result.best_resources, result.metrics) == ("budget", BEST, {"reward": 0.8})
+    assert result.budget is not None
+    assert result.budget.ended_by == "seconds"
     assert told == ["cancelled"]
 
 

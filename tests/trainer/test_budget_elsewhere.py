@@ -20,7 +20,7 @@ from lightning_core.runs import RunFolder
 from lightning_core.runs.result import more_budget
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
-from tests.trainer.proxy_agents import ask, ask_and_bear, call, one_waits
+from tests.trainer.proxy_agents import ask, ask_and_bear, call
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "openai_backend", "nothing_left_running")
 
@@ -112,33 +112,6 @@ async def test_a_refusal_of_the_algorithms_own_call_is_not_its_failure(
     result = await trainer_of(elsewhere, store, algorithm=asks).fit_async(ask)
     assert (result.status, result.metrics["reward"]) == ("budget", 0.5)
     assert "HTTP Error 402" in caplog.text
-
-
-@pytest.mark.parametrize("faults", [[], ["never"]], ids=["after a call", "in a call"])
-async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
-    elsewhere: LLMProxy, store: InMemoryLightningStore, engine: FakeEngine, faults: list[Any]
-) -> None:
-    engine.faults = [*faults]
-    trainer = trainer_of(elsewhere, store, n_runners=2)
-    result = await trainer.fit_async(one_waits(engine), ["first", "second"])
-    assert (result.status, len(engine.received)) == ("budget", 3)
-    used = result.usage.agent
-    assert used.calls == 3
-    assert elsewhere.budget is not None
-    told = (used.input_tokens or 0) + (used.output_tokens or 0)
-    estimated = elsewhere.budget.used["tokens"] - told  # for what a call had used that was cut off nobody says
-    assert told > 0
-    assert (estimated > 0) == bool(faults)
-    assert (await elsewhere.status())["in_flight"] == 0
-
-
-async def test_a_run_that_needs_just_the_budget_succeeds(elsewhere: LLMProxy, store: InMemoryLightningStore) -> None:
-    trainer = trainer_of(elsewhere, store)
-    result = await trainer.fit_async(ask, [1, 2, 3])
-    assert (result.status, str(result.budget)) == (
-        "succeeded",
-        f"used of the budget of the proxy at {elsewhere.url}: 3 of 3 calls",
-    )
 
 
 async def test_refusals_of_another_run_do_not_end_this_one(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lightning_viewer.commands import compare, show
 from lightning_viewer.compare import most_changed
 
-from lightning_core import PromptTemplate, Trainer, emit_annotation, rollout
+from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.algorithm.estimates import paired_difference
 from lightning_core.errors import NoRewards
@@ -51,7 +51,6 @@ async def agent(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
 
 @rollout
 async def looks_away(task: int) -> float:
-    emit_annotation({"shop.product": "apple", "shop.count": 3})
     return 1.0
 
 
@@ -225,16 +224,6 @@ def test_a_run_whose_store_is_elsewhere_says_how_to_look_into_it(tmp_path: Path)
     asyncio.run(trainer.store.aclose())
     look = f"look into its SqliteLightningStore with: agl serve store --backend ... --run {trainer.store.run_id}"
     assert shown(tmp_path)[-2:] == ["its rollouts are not known here: it has no store in its folder", look]
-
-
-def test_a_trace_has_the_attributes_that_the_agent_gave_its_spans(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    trainer.fit(looks_away, [1])
-    asyncio.run(trainer.store.aclose())
-    lines = [line.strip() for line in shown(tmp_path, trainer.store.run_id, "ro-")]
-    assert "shop.product: apple" in lines
-    assert "shop.count: 3" in lines
-    assert not [line for line in lines if line.startswith("agentlightning.")]
 
 
 def test_why_a_rollout_failed_is_text_that_no_terminal_obeys(tmp_path: Path) -> None:

@@ -145,20 +145,6 @@ async def test_a_server_that_stopped_listens_to_its_store_no_more() -> None:
     await store.aclose()
 
 
-async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreServer, store: LightningStore) -> None:
-    _, told = await ask(server, "/ui/rollouts?order=oldest&limit=1")
-    gone = told["rollouts"][0]["id"]
-    await store.delete_rollouts([gone])
-    await store.enqueue_rollout({"question": "new"})
-    async with asyncio.timeout(SECONDS):
-        while True:  # looks that took long are not repeated at once
-            _, told = await ask(server, "/ui/rollouts?order=oldest")
-            if told["all"] == 7 and told["rollouts"][0]["id"] != gone:
-                break
-            await asyncio.sleep(0.05)
-    assert [each["reward"] for each in told["rollouts"]] == [1.0, 0.5, 1.0, 0.0, 0.5, None, None]
-
-
 async def test_a_call_has_the_engines_tokens_and_its_place_in_a_training_row(
     server: LightningStoreServer, store: LightningStore
 ) -> None:
