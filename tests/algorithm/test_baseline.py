@@ -78,19 +78,6 @@ async def test_baseline_fails_when_one_of_the_datasets_gave_no_reward(
     assert reports == [({"val_reward": 3.0}, 1, None)]
 
 
-async def test_baseline_stops_when_nothing_gave_a_reward(store: InMemoryLightningStore, running: "Running") -> None:
-    @rollout
-    async def agent(task: float) -> float:
-        raise ValueError(f"task {task}")
-
-    algorithm, reports = baseline(store, n_epochs=3)
-    async with running(agent, n_runners=1):
-        with pytest.raises(NoRewards, match="epoch 1: none of 3 rollouts gave a reward; the first: ValueError: task 1"):
-            await algorithm.run([1, 2], [3])
-
-    assert reports == []
-
-
 @pytest.mark.parametrize("datasets", [(None, None), ([], None), ([], [])])
 async def test_baseline_without_a_sample_says_what_to_give(store: InMemoryLightningStore, datasets: Any) -> None:
     algorithm, _ = baseline(store)

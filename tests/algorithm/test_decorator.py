@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import rollout
-from lightning_core.algorithm import Algorithm, FunctionalAlgorithm, algo
+from lightning_core.algorithm import Algorithm, algo
 from lightning_core.errors import AlgorithmError, InvalidComponent
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.trainer import Trainer
@@ -85,12 +85,6 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         algo(measure)
-
-
-def test_only_what_can_be_called_is_made_an_algorithm() -> None:
-    for thing in ("measure", None, FunctionalAlgorithm):
-        with pytest.raises(InvalidComponent, match=r"^algorithm .* is not a function"):
-            algo(thing)  # type: ignore[arg-type]
 
 
 async def test_partial_and_callable_object_are_algorithms_whatever_their_attributes_are_called() -> None:

@@ -10,7 +10,6 @@ import pytest
 from lightning_core import LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, algo, run_batch
 from lightning_core.algorithm.base import Reporter
-from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.types import AttemptedRollout, NamedResources, Rollout, RolloutConfig
 
@@ -197,24 +196,6 @@ def test_rollouts_are_counted_by_how_they_ended() -> None:
     assert (counts.succeeded, counts.failed, counts.cancelled) == (2, 2, 1)
     assert counts.unfinished == 2
     assert counts.retried == 2
-
-
-def test_calls_in_the_default_executor_belong_to_their_own_rollout() -> None:
-    @rollout
-    async def agent(task: float) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, emit_reward, task)
-
-    async def rewards(store: LightningStore) -> list[tuple[Any, float | None]]:
-        return [
-            (each.input, find_final_reward(await store.query_spans(each.rollout_id)))
-            for each in await store.query_rollouts()
-        ]
-
-    trainer = Trainer(algorithm="baseline", n_runners=8)
-    trainer.fit(agent, [float(number) for number in range(40)])
-    found = asyncio.run(rewards(trainer.store))
-    assert len(found) == 40
-    assert all(reward == given for given, reward in found)
 
 
 async def test_cancelling_fit_async_ends_the_run_and_leaves_nothing_running() -> None:
