@@ -32,38 +32,22 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
     assert {each.partition("#")[0] for each in asked} - {"data:,"} == {path.as_uri()}
 
 
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        (
-            "",
-            [
-                "Reward on validation samples",
-                "0.33→1.00",
-                "3 samples, 1 more without a reward",
-                "Validation reward by step",
-                "3× ValueError: cannot add 17 apples",
-            ],
-        ),
-        ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
-        ("rollouts?status=failed", ["3 of 12 rollouts"]),
-        ("rollouts?text=hard", ["3 of 12 rollouts"]),
-        (
-            "prompts",
-            [
-                "v2, the best",
-                "made from v1",
-                "+think",
-                "2 better, 0 worse, 1 the same, of 3",
-                "+0.67",
-            ],
-        ),
-        ("nowhere", ["Reward on validation samples"]),
-    ],
-)
-async def test_pages_of_a_file(folder: RunFolder, page: str, words: list[str]) -> None:
-    async with opened(folder.path / "report.html", page) as tab:
-        await shows(tab, *words)
+async def test_pages_of_a_file(folder: RunFolder) -> None:
+    pages = {
+        "": [
+            *("Reward on validation samples", "0.33→1.00", "3 samples, 1 more without a reward"),
+            *("Validation reward by step", "3× ValueError: cannot add 17 apples"),
+        ],
+        "rollouts": ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"],
+        "rollouts?status=failed": ["3 of 12 rollouts"],
+        "rollouts?text=hard": ["3 of 12 rollouts"],
+        "prompts": ["v2, the best", "made from v1", "+think", "2 better, 0 worse, 1 the same, of 3", "+0.67"],
+        "nowhere": ["Reward on validation samples"],
+    }
+    async with opened(folder.path / "report.html") as tab:
+        for page, words in pages.items():
+            await tab.evaluate("page => { location.hash = `#/${page}` }", page)
+            await shows(tab, *words)
 
 
 async def test_what_is_known_of_a_run_is_told_with_its_uncertainty_and_texts_as_they_are(tmp_path: Path) -> None:
