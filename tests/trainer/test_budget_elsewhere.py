@@ -47,7 +47,7 @@ def trainer_of(proxy: LLMProxy, store: LightningStore, **options: Any) -> Traine
 async def test_the_run_ends_with_the_budget_of_its_proxy(
     elsewhere: LLMProxy, store: InMemoryLightningStore, engine: FakeEngine, tmp_path: Path, agent: Any
 ) -> None:
-    trainer = trainer_of(elsewhere, store, run_dir=tmp_path)
+    trainer = trainer_of(elsewhere, store, run_dir=tmp_path, budget={"seconds": 600})
     result = await trainer.fit_async(agent, list(range(8)))
     assert result.status == "budget"
     assert result.budget is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from lightning_http.auth import Keys
 from lightning_http.server import LightningStoreServer
 from lightning_viewer import traces
 from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, converse, next_event, reward_span, work
@@ -35,6 +36,10 @@ async def test_only_the_algorithms_key_acts(store: LightningStore) -> None:
         path = f"/ui/rollouts/{waiting.rollout_id}/cancel"
         status, told = await ask(server, path, key=RUNNER_KEY, method="POST")
         assert (status, told["message"]) == (403, "this key cannot do that; it takes the key of algorithms")
+        of_attempt = Keys(KEY).mint(store.run_id, waiting.rollout_id, "at-x", 0.0, expires=False)
+        for asked in ("/ui/rollouts", f"/ui/rollouts/{waiting.rollout_id}/trace"):
+            status, told = await ask(server, asked, key=of_attempt)
+            assert (status, told["error"]) == (403, "AccessDenied"), asked
         status, told = await ask(server, path, key=KEY, method="POST")
         assert (status, told["status"]) == (200, "cancelled")
         status, told = await ask(server, path.replace("cancel", "requeue"), key=KEY, method="POST")
