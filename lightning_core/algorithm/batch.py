@@ -182,6 +182,8 @@ def describe_failure(rollout: Rollout) -> str:
     fault = told.get("given_up", told.get("fault"))
     if fault is not None and rollout.status == "failed":
         return f"fault: {' '.join(str(fault).split())}"
+    if rollout.status == "succeeded" and "imported_from" in (rollout.metadata or {}):
+        return "it was imported without a reward"
     if rollout.status == "succeeded":
         return "the agent gave no reward: return a number, or call emit_reward"
     if attempt is not None and attempt.status == "timeout" and rollout.config.timeout_seconds is not None:

@@ -44,7 +44,7 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
 
     def take(self) -> None:
         """Take it, until `release` or the end of the process.
@@ -56,27 +56,28 @@ class RunLock:
             owner = self._owner()
             if owner is not None:
                 raise RunFolderError(in_use(self._path.parent.name, owner))
-            try:
-                file = open(self._path, "a+", encoding="utf-8", opener=private)  # noqa: SIM115  # until `release`
-            except OSError as exc:
-                raise RunFolderError(f"cannot write {self._path}: {exc.strerror}") from exc
-            try:
-                _lock(file, shared=False)
-            except OSError as exc:
-                file.close()
-                raise RunFolderError(in_use(self._path.parent.name, self._owner() or "another process")) from exc
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            note = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
+            note = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
             try:
-                file.truncate(0)
-                file.write(note)
-                file.flush()
-            except OSError as exc:
-                with suppress(OSError):
+                # Not buffered: what a full disk does not take is not written again when the file is closed.
+                file = open(self._path, "ab+", buffering=0, opener=private)  # noqa: SIM115  # until `release`
+                try:
+                    self._lock(file)
+                    file.truncate(0)
+                    file.write(json.dumps(note).encode() + b"\n")
+                except BaseException:
                     file.close()
+                    raise
+            except OSError as exc:
                 raise RunFolderError(f"cannot write {self._path}: {exc.strerror}") from exc
             self._file = file
             self._held[self._path] = self
+
+    def _lock(self, file: IO[Any]) -> None:
+        try:
+            _lock(file, shared=False)
+        except OSError as exc:
+            raise RunFolderError(in_use(self._path.parent.name, self._owner() or "another process")) from exc
 
     def release(self) -> None:
         """Let go of it. Does nothing where it is not held."""

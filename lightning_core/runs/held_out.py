@@ -1,6 +1,5 @@
 """How good the outcome of a run is on samples that its algorithm has not seen."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,6 @@ from lightning_core.store import LightningStore
 from lightning_core.types import (
     Dataset,
     NamedResources,
-    ProxyLLM,
-    Resource,
     Rollout,
     RolloutConfig,
     RolloutMode,
@@ -215,26 +212,12 @@ async def _mean_reward(
     *,
     key: str,
 ) -> float:
-    request_id = f"{key}/{_digest(resources)}"
     versions = () if resources is None else await store.query_resources()
     known = [each.resources_id for each in versions if each.resources == resources]
-    resources_id = known[0] if known else await store_resources(store, resources, key=request_id)
+    resources_id = known[0] if known else await store_resources(store, resources, key=key)
     batch = await run_batch(
-        store, samples, mode="test", resources_id=resources_id, config=config, request_id=request_id
+        store, samples, mode="test", resources_id=resources_id, config=config, request_id=f"{key}/{resources_id}"
     )
     require_rewards([batch], step="the test on held-out samples")
     assert batch.mean_reward is not None
     return batch.mean_reward
-
-
-def _without_address(resource: Resource) -> Resource:
-    """Where a run's proxy is changes when the run is taken up again; what is behind it does not."""
-    return resource.model_copy(update={"endpoint": ""}) if isinstance(resource, ProxyLLM) else resource
-
-
-def _digest(resources: NamedResources | None) -> str:
-    """Tell bundles apart in a few characters: a run that is continued may have found another best one."""
-    if resources is None:
-        return "as it is"
-    text = "\n".join(f"{name} {_without_address(resources[name]).model_dump_json()}" for name in sorted(resources))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -4,10 +4,11 @@ import difflib
 import math
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
@@ -501,10 +502,9 @@ def metric_lines(metrics: Mapping[str, float], comparison: Comparison | None) ->
     if mode is None:
         told = set(USAGE_METRICS)
     words = metric_words({name: value for name, value in metrics.items() if name not in told})
-    notes = {"val_reward": " (of validation samples; the held-out samples tell how good it is)"}
-    if mode != "test" or "val_reward_initial" not in metrics:
-        notes = {}
-    return [f"{visible(name)}: {text}{notes.get(name, '')}" for name, text in words.items()]
+    if mode == "test" and "val_reward_initial" in metrics:
+        words["val_reward"] += " (of validation samples; the held-out samples tell how good it is)"
+    return [f"{visible(name)}: {text}" for name, text in words.items()]
 
 
 def usage_lines(usage: RunUsage) -> list[str]:
@@ -559,17 +559,6 @@ def kept_words(result: FitResult) -> str:
     return words if folder is None else f"{words}, and its result in {folder}"
 
 
-def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:
-    """Yield each line of two texts with its mark: `+` only in the second, `-` only in the first, a space in both."""
-    first, second = before.splitlines(), after.splitlines()
-    for tag, start, end, new_start, new_end in difflib.SequenceMatcher(None, first, second, False).get_opcodes():
-        if tag == "equal":
-            yield from ((" ", line) for line in first[start:end])
-            continue
-        yield from (("-", line) for line in first[start:end])
-        yield from (("+", line) for line in second[new_start:new_end])
-
-
 _STYLES = {"+": "green", "-": "red", " ": ""}
 
 
@@ -585,9 +574,10 @@ def print_prompt(console: "Console", name: str, before: Resource | None, best: P
         console.print(Text(name, style="bold"), ", the best found (+), against the first (-):", sep="")
         if before.engine != best.engine:
             console.print(f"engine {before.engine} → {best.engine}")
-        for mark, line in prompt_diff(before.template, best.template):
-            line = visible_prompt(line)
-            console.print(Text(f"{mark} {line}" if line else mark.rstrip(), style=_STYLES[mark]))
+        first, second = before.template.splitlines(), best.template.splitlines()
+        for line in islice(difflib.unified_diff(first, second, n=len(first), lineterm=""), 3, None):
+            text = f"{line[0]} {visible_prompt(line[1:])}".rstrip()
+            console.print(Text(text, style=_STYLES[line[0]]))
     else:
         console.print(Text(name, style="bold"), ", the best found:", sep="")
         console.print(visible_prompt(best.template))

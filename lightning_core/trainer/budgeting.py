@@ -153,15 +153,10 @@ def check_budget(
             f"budget limits {', '.join(counted)}, which the model proxy counts, and there is none: give llm_proxy, as "
             "in llm_proxy={'model_list': [...]}, or limit seconds alone"
         )
-    if counted and proxy is not None and proxy.is_remote:
+    if counted and proxy is not None and (proxy.is_remote or proxy.is_running()):
         raise ConfigError(
-            f"budget limits {', '.join(counted)}, but the proxy runs by itself: it counts what it was told to when "
-            "it was started, with 'budget:' in its own config; limit seconds alone here"
-        )
-    if counted and proxy is not None and proxy.is_running():
-        raise ConfigError(
-            f"budget limits {', '.join(counted)}, but the llm_proxy runs already, without a budget: give it one when "
-            "it is made, LLMProxy(budget=...), or let the trainer start it"
+            f"budget limits {', '.join(counted)}, but the llm_proxy runs by itself: it counts what it was told to when "
+            "it was made, with 'budget:' in its own config or LLMProxy(budget=...); limit seconds alone here"
         )
     if "usd" in budget.limits and proxy is not None:
         proxy.require_prices()

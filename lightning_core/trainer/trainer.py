@@ -158,13 +158,9 @@ class Trainer:
                 "when it is resumed; leave keep_spans out"
             )
         default_tracer, default_adapter = _late_defaults()
-        self.store: LightningStore = (
-            InMemoryLightningStore() if store is None else self._build("stores", store, LightningStore)
-        )
-        self.tracer: Tracer = default_tracer() if tracer is None else self._build("tracers", tracer, Tracer)
-        self.adapter: TraceAdapter[Any] = (
-            default_adapter() if adapter is None else self._build("adapters", adapter, TraceAdapter)
-        )
+        self.store = self._build("stores", InMemoryLightningStore if store is None else store, LightningStore)
+        self.tracer = self._build("tracers", default_tracer if tracer is None else tracer, Tracer)
+        self.adapter = self._build("adapters", default_adapter if adapter is None else adapter, TraceAdapter)
         sizes = {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None}
         self.strategy: ExecutionStrategy = (
             LocalStrategy(**sizes)

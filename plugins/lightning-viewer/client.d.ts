@@ -120,7 +120,7 @@ interface Row {
 interface RolloutData extends Row {
   input: Json;
   times_run: number;
-  tries?: { id: string; number: number; status: string; worker: string | null; start: number; end: number | null }[];
+  tries?: { attempt_id: string; status: string; worker_id: string | null; start_time: number; end_time: number | null }[];
   previous?: string | null;
   next?: string | null;
 }
@@ -186,14 +186,14 @@ interface RunChoice {
 }
 
 interface WorkerData {
-  id: string;
+  worker_id: string;
   status: string;
   rollout: string | null;
   input: Json;
-  heartbeat: number | null;
-  busy_since: number | null;
-  idle_since: number | null;
-  stats: Record<string, any>;
+  last_heartbeat_time: number | null;
+  last_busy_time: number | null;
+  last_idle_time: number | null;
+  heartbeat_stats: Record<string, any> | null;
 }
 
 interface Said {

@@ -45,17 +45,6 @@ async def test_baseline_reports_the_mean_rewards_of_both_datasets(
     assert [each.mode for each in await store.query_rollouts()] == ["train", "train", "train", "val"]
 
 
-async def test_baseline_goes_over_the_datasets_once_for_each_epoch(
-    store: InMemoryLightningStore, running: "Running"
-) -> None:
-    algorithm, reports = baseline(store, n_epochs=2)
-    async with running(echo):
-        await algorithm.run(val_dataset=[0.5, 1.5])
-
-    assert reports == [({"val_reward": 1.0}, 1, None), ({"val_reward": 1.0}, 2, None)]
-    assert len(await store.query_rollouts()) == 4
-
-
 async def test_baseline_uses_the_initial_resources_and_reports_them_as_the_best(
     store: InMemoryLightningStore, running: "Running"
 ) -> None:
@@ -89,34 +78,11 @@ async def test_baseline_fails_when_one_of_the_datasets_gave_no_reward(
     assert reports == [({"val_reward": 3.0}, 1, None)]
 
 
-async def test_baseline_stops_when_nothing_gave_a_reward(store: InMemoryLightningStore, running: "Running") -> None:
-    @rollout
-    async def agent(task: float) -> float:
-        raise ValueError(f"task {task}")
-
-    algorithm, reports = baseline(store, n_epochs=3)
-    async with running(agent, n_runners=1):
-        with pytest.raises(NoRewards, match="epoch 1: none of 3 rollouts gave a reward; the first: ValueError: task 1"):
-            await algorithm.run([1, 2], [3])
-
-    assert reports == []
-
-
 @pytest.mark.parametrize("datasets", [(None, None), ([], None), ([], [])])
 async def test_baseline_without_a_sample_says_what_to_give(store: InMemoryLightningStore, datasets: Any) -> None:
     algorithm, _ = baseline(store)
     with pytest.raises(AlgorithmError, match="baseline has nothing to run; give a train_dataset or a val_dataset"):
         await algorithm.run(*datasets)
-
-
-async def test_baseline_without_a_store_says_where_one_comes_from() -> None:
-    with pytest.raises(AlgorithmError, match="Baseline has no store; run it through a Trainer, or call set_store"):
-        await Baseline().run([1])
-
-
-def test_number_of_epochs_is_checked() -> None:
-    with pytest.raises(ValueError, match="n_epochs is 0; it is a whole number from 1 on"):
-        Baseline(n_epochs=0)
 
 
 async def test_measurement_that_came_to_its_end_is_not_continued_by_the_next(

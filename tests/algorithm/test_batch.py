@@ -9,7 +9,7 @@ from lightning_core.agent import rollout
 from lightning_core.algorithm import Batch, RolloutOutcome, describe_failure, require_rewards, run_batch
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.emitter import emit_message, emit_reward
-from lightning_core.errors import Fault, NoRewards, NotFound
+from lightning_core.errors import NoRewards, NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig, Span
@@ -46,13 +46,6 @@ async def test_outcomes_are_in_the_order_of_the_inputs_whichever_ends_first(
     assert [outcome.reward for outcome in batch.outcomes] == batch.rewards == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert batch.mean_reward == pytest.approx(0.2)
     assert batch.lost == 0
-
-
-async def test_equal_inputs_are_rollouts_of_their_own(store: InMemoryLightningStore, running: "Running") -> None:
-    async with running(echo):
-        batch = await run_batch(store, [1.0, 1.0], mode="train")
-
-    assert len({outcome.rollout.rollout_id for outcome in batch.outcomes}) == 2
 
 
 async def test_rollouts_are_made_as_asked_for(store: InMemoryLightningStore, running: "Running") -> None:
@@ -119,36 +112,6 @@ async def test_broken_reward_is_lost_and_ends_no_batch(
     assert failure in str(batch.outcomes[0].failure)
 
 
-async def test_reward_is_that_of_the_last_attempt(store: InMemoryLightningStore, running: "Running") -> None:
-    @rollout
-    async def agent(task: Any, rollout: AttemptedRollout) -> float:
-        emit_reward(rollout.attempt.sequence_id)
-        if rollout.attempt.sequence_id == 1:
-            raise ValueError("flaky")
-        return 0.5
-
-    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-    async with running(agent):
-        batch = await run_batch(store, ["task"], mode="train", config=config)
-
-    (outcome,) = batch.outcomes
-    assert outcome.reward == 0.5
-    assert len(outcome.spans) == 2
-
-
-async def test_what_a_fault_befell_is_run_again(store: InMemoryLightningStore, running: "Running") -> None:
-    @rollout
-    async def agent(task: float, rollout: AttemptedRollout) -> float:
-        if rollout.attempt.sequence_id < 3:
-            raise Fault("the model's server went away")
-        return task
-
-    async with running(agent):
-        batch = await run_batch(store, [0.25, 0.75], mode="train")
-
-    assert batch.rewards == [0.25, 0.75]
-
-
 async def test_batch_of_the_same_name_is_continued(store: InMemoryLightningStore, running: "Running") -> None:
     calls = []
 
@@ -165,12 +128,6 @@ async def test_batch_of_the_same_name_is_continued(store: InMemoryLightningStore
     assert sorted(calls) == [1, 1, 2, 2]
     assert first == again
     assert other.rewards == [1, 2]
-
-
-async def test_batch_without_inputs_is_empty(store: InMemoryLightningStore) -> None:
-    batch = await run_batch(store, [], mode="train")
-
-    assert (list(batch.outcomes), batch.rewards, batch.mean_reward, batch.lost) == ([], [], None, 0)
 
 
 async def test_what_has_not_ended_in_time_is_cancelled_and_lost() -> None:
@@ -272,13 +229,6 @@ def test_failure_is_described_in_one_line(rollout: Rollout, described: str) -> N
 
 def outcome(reward: float | None) -> RolloutOutcome:
     return RolloutOutcome(ended("succeeded", "succeeded"), [], reward)
-
-
-def test_one_reward_is_enough_to_go_on() -> None:
-    enough = [Batch([]), Batch([outcome(None), outcome(0.0)])]
-    require_rewards(enough, step="step 1")
-    with pytest.raises(NoRewards, match="step 1: none of 1 rollouts gave a reward"):
-        require_rewards([Batch([outcome(None)])], step="step 1")
 
 
 def test_step_without_any_reward_stops_with_the_first_cause() -> None:

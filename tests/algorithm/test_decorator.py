@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import rollout
-from lightning_core.algorithm import Algorithm, FunctionalAlgorithm, algo, run_batch
+from lightning_core.algorithm import Algorithm, algo
 from lightning_core.errors import AlgorithmError, InvalidComponent
-from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.trainer import Trainer
 from lightning_core.types import NamedResources, PromptTemplate
 
@@ -20,20 +20,6 @@ RESOURCES: NamedResources = {"prompt": PromptTemplate(template="Answer {question
 @rollout
 async def echo(task: float) -> float:
     return task
-
-
-async def test_async_function_is_an_algorithm() -> None:
-    @algo
-    async def measure(store: LightningStore, train_dataset: Any, report: Any) -> None:
-        """Measure."""
-        batch = await run_batch(store, train_dataset, mode="train")
-        report({"mean": batch.mean_reward}, step=1)
-
-    result = await Trainer(algorithm=measure).fit_async(echo, [1.0, 2.0])
-
-    assert result.metrics == {"mean": 1.5}
-    assert isinstance(measure, Algorithm)
-    assert (measure.__name__, measure.__doc__) == ("measure", "Measure.")  # type: ignore[attr-defined]
 
 
 async def test_sync_function_runs_in_a_thread_of_its_own() -> None:
@@ -90,18 +76,6 @@ async def test_dataset_that_the_function_does_not_take_is_an_error() -> None:
         await Trainer(algorithm=measure).fit_async(echo, [1], val_dataset=[2])
 
 
-async def test_dataset_that_is_not_given_is_none() -> None:
-    given = []
-
-    @algo
-    async def measure(val_dataset: Any, train_dataset: Any = "unused") -> None:
-        given.extend([train_dataset, val_dataset])
-
-    await Trainer(algorithm=measure).fit_async(echo)
-
-    assert given == [None, None]
-
-
 def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     def measure(store: Any, dataset: Any) -> None: ...
 
@@ -111,12 +85,6 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         algo(measure)
-
-
-def test_only_what_can_be_called_is_made_an_algorithm() -> None:
-    for thing in ("measure", None, FunctionalAlgorithm):
-        with pytest.raises(InvalidComponent, match=r"^algorithm .* is not a function"):
-            algo(thing)  # type: ignore[arg-type]
 
 
 async def test_partial_and_callable_object_are_algorithms_whatever_their_attributes_are_called() -> None:
@@ -144,19 +112,6 @@ async def test_algorithm_is_still_the_function_to_whoever_calls_it() -> None:
     assert double(21) == 42
     with pytest.raises(AlgorithmError, match="has no store"):
         double.run()
-
-
-def test_model_proxy_is_given_by_name_and_none_where_there_is_none() -> None:
-    seen: list[Any] = []
-
-    @algo
-    def look(llm_proxy: Any) -> None:
-        seen.append(llm_proxy)
-
-    look.run()
-    look.set_llm_proxy("a proxy")
-    look.run()
-    assert seen == [None, "a proxy"]
 
 
 def test_algorithm_class_can_be_called_and_says_what_it_is_not_attached_to() -> None:

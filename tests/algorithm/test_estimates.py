@@ -55,12 +55,6 @@ def test_t_quantiles_become_the_normal_ones() -> None:
     assert t_quantile(0.025, 7) == -t_quantile(0.975, 7)
 
 
-@pytest.mark.parametrize(("probability", "degrees"), [(0, 3), (1, 3), (0.9, 0), (0.9, math.inf)])
-def test_a_t_quantile_that_does_not_exist_is_refused(probability: float, degrees: float) -> None:
-    with pytest.raises(ValueError, match="it is a number"):
-        t_quantile(probability, degrees)
-
-
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
     [
@@ -77,12 +71,6 @@ def test_wilson_intervals_are_the_published_ones(successes: int, n: int, low: fl
     assert found is not None
     assert (found.low, found.high) == wilson_interval(successes, n)
     assert (found.mean, found.n) == (pytest.approx(successes / n), n)
-
-
-@pytest.mark.parametrize(("successes", "n"), [(1, 0), (0, 0), (3, 2), (-1, 2)])
-def test_an_impossible_proportion_is_refused(successes: int, n: int) -> None:
-    with pytest.raises(ValueError, match="at least one trial"):
-        wilson_interval(successes, n)
 
 
 def test_a_mean_of_other_numbers_has_the_interval_of_students_t() -> None:
@@ -183,13 +171,6 @@ def test_an_interval_of_values_between_0_and_1_stays_there() -> None:
     difference = paired_difference([0.0, 0.1], [1.0, 0.2])
     assert difference is not None
     assert (difference.low, difference.high) == (-1.0, 1.0)
-
-
-def test_an_interval_within_the_scale_is_that_of_students_t() -> None:
-    # R, as above: t.test((sleep$extra[1:10] + 2) / 10) moves and scales the interval -0.5297804 2.0297804
-    found = estimate([(value + 2) / 10 for value in SLEEP_1])
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((0.14702196, 0.40297804), abs=1e-8)
 
 
 def test_the_text_of_an_estimate_and_of_a_difference() -> None:

@@ -30,11 +30,8 @@ def test_same_words_are_one_cause_and_the_most_frequent_comes_first() -> None:
     ("first", "second", "cause"),
     [
         ("no price for 'apple'", "no price for 'two pears'", "no price for …"),
-        ('no "a" in it', 'no "b" in it', "no … in it"),
         ("line 3, column 17", "line 12, column 4", "line …, column …"),
-        ("took 1.5 s", "took -20 s", "took … s"),
         ("row 417 has 502 columns", "row 12 has 511 columns", "row … has … columns"),
-        ("took 450 ms", "took 517 ms", "took … ms"),
         ("Error code: 429 after 417 ms", "Error code: 429 after 3 ms", "Error code: 429 after … ms"),
         ("got <Page at 0x7f3c9ad0>", "got <Page at 0x55D1>", "got <Page at …>"),
         ("rollout ro-0123456789abcdef is gone", "rollout ro-fedcba9876543210 is gone", "rollout ro-… is gone"),
@@ -49,12 +46,9 @@ def test_what_varies_from_task_to_task_does_not_make_another_cause(first: str, s
     ("first", "second"),
     [
         ("Error code: 429", "Error code: 500"),
-        ("HTTP/1.1 429", "HTTP/1.1 503"),
         ("HTTP Error 404: Not Found", "HTTP Error 410: Gone"),
-        ("status=429", "status=503"),
         ("the service answered 502: no", "the service answered 503: no"),
         ("429, message='slow down'", "503, message='slow down'"),
-        ("404 Client Error: for url", "410 Client Error: for url"),
         ("429 Too Many Requests", "503 Service Unavailable"),
         ("can't open the user's file", "can't read the user's file"),
         ("no key", "no model"),
@@ -62,12 +56,3 @@ def test_what_varies_from_task_to_task_does_not_make_another_cause(first: str, s
 )
 def test_different_causes_stay_apart(first: str, second: str) -> None:
     assert len(group_failures([failed(1, first), failed(2, second)])) == 2
-
-
-def test_different_types_stay_apart() -> None:
-    assert len(group_failures([failed(1, "x"), failed(2, "x", kind="KeyError")])) == 2
-
-
-def test_one_of_a_kind_keeps_its_own_words() -> None:
-    (failure,) = group_failures([failed(1, "no price for 'apple' in line 3")])
-    assert failure.cause == failure.message == "ValueError: no price for 'apple' in line 3"

@@ -54,11 +54,6 @@ def test_metric_that_was_taken_back_has_no_value(path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[1])["metrics"] == {"reward": 0.0, "gain": None}
 
 
-def test_the_same_report_twice_in_one_go_is_two_lines(path: Path) -> None:
-    write(path, ({"reward": 0.5}, None), ({"reward": 0.5}, None))
-    assert len(read_metrics(path)) == 2
-
-
 def test_line_that_a_kill_cut_short_is_left_out_and_overwritten(path: Path) -> None:
     write(path, ({"reward": 0.5}, 1))
     with open(path, "a") as file:
@@ -75,7 +70,3 @@ def test_line_that_is_no_report_is_told(line: str, path: Path) -> None:
         file.write(line + "\n")
     with pytest.raises(RunFolderError, match=r"metrics\.jsonl:2 is damaged: it is not a report; take the line out"):
         read_metrics(path)
-
-
-def test_no_file_has_no_reports(path: Path) -> None:
-    assert read_metrics(path) == []

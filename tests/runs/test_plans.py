@@ -31,20 +31,9 @@ class Planned(Search):
         return Plan(len(train_dataset or ()) * 1000)
 
 
-class Talker(Search):
-    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> str:
-        return "a few rollouts"
-
-
 class OtherPlan(Search):
     def plan(self, *, horizon: int) -> Plan:
         return Plan(horizon)
-
-
-def test_without_held_out_samples_the_plan_is_that_of_the_algorithm() -> None:
-    plan = plan_of(Planned(), [1, 2])
-    assert plan is not None
-    assert (str(plan), plan.rollouts) == ("at most 2000 rollouts and 3 walks", 2000)
 
 
 def test_held_out_samples_are_in_the_total_and_named() -> None:
@@ -59,12 +48,6 @@ def test_held_out_samples_are_in_the_total_and_named() -> None:
     assert str(plan) == (
         "at most 2,006 rollouts: 6 on held-out samples, and by the algorithm at most 2000 rollouts and 3 walks"
     )
-
-
-def test_plan_without_a_number_has_no_total() -> None:
-    plan = plan_of(Talker(), [1], None, [2])
-    assert plan is not None
-    assert (str(plan), plan.rollouts) == ("1 on held-out samples, and by the algorithm a few rollouts", None)
 
 
 @pytest.mark.parametrize("algorithm", [Search(), OtherPlan()])

@@ -65,19 +65,6 @@ async def test_hooks_are_told_of_every_step_in_order_by_the_end_of_the_block() -
     assert steps.told == [(1, {"reward": 0.1}), (2, {"reward": 0.2}), (3, {"reward": 0.4})]
 
 
-async def test_hooks_are_told_of_the_steps_before_a_failure() -> None:
-    progress, steps = Progress(), Steps()
-
-    async def run() -> None:
-        async with progress.telling(Hooks([steps])):
-            progress({}, step=1)
-            raise AlgorithmError("diverged")
-
-    with pytest.raises(AlgorithmError, match="diverged"):
-        await run()
-    assert steps.told == [(1, {})]
-
-
 @pytest.mark.parametrize("when", ["in the block", "while the hooks are told of the rest"])
 async def test_cancellation_does_not_wait_for_hooks(when: str) -> None:
     progress, steps = Progress(), Steps()

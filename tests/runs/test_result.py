@@ -5,10 +5,6 @@ from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.types import Span
 
 
-async def test_run_without_rollouts_has_nothing_to_count() -> None:
-    assert await count_rollouts(InMemoryLightningStore()) == (RolloutCounts(), [])
-
-
 async def test_rollouts_of_other_runs_do_not_count() -> None:
     store = InMemoryLightningStore()
     other = store.for_run("other")

@@ -68,15 +68,6 @@ def test_rollouts_are_counted_by_what_became_of_them() -> None:
     assert now.reward == estimate([1.0])
 
 
-def test_rollout_that_needs_three_attempts_is_retried_once() -> None:
-    standing = Standing()
-    standing.begin("run-1", RolloutCounts(succeeded=3, retried=2, unrewarded=1))
-    for nth in (1, 2, 3):
-        standing.attempt_began(attempt(1, nth=nth))
-    standing.attempt_began(attempt(2))
-    assert (standing.snapshot().retried, standing.snapshot().unrewarded) == (3, 1)
-
-
 def test_attempt_that_is_not_the_newest_of_its_rollout_counts_only_as_use() -> None:
     standing = Standing()
     call = Span.from_attributes(attributes={"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 5})
@@ -119,14 +110,6 @@ def test_versions_that_were_tried_on_other_samples_are_not_compared() -> None:
     assert (now.best, now.first) == (without_interval(estimate([0.0, 0.5])), without_interval(estimate([0.0, 0.0])))
 
 
-def test_sample_that_was_run_twice_is_one_sample() -> None:
-    standing = Standing()
-    for reward in (0.0, 1.0, 0.5):
-        ended(standing, 1, reward, version="first", mode="val", sample=1)
-    ended(standing, 4, 1.0, version="first", mode="val", sample=2)
-    assert standing.snapshot().best == estimate([0.5, 1.0])
-
-
 def test_remaining_time_and_rate_are_known_when_five_rollouts_have_ended() -> None:
     clock = Seconds()
     standing = Standing(clock)
@@ -156,14 +139,6 @@ def test_a_second_run_begins_from_nothing() -> None:
         ended(standing, sample, 1.0)
         standing.end()
     assert (standing.snapshot().done, standing.snapshot().expected) == (1, 1)
-
-
-def test_remaining_time_is_not_known_where_the_number_of_rollouts_is_not() -> None:
-    standing = Standing(Seconds())
-    standing.begin("run-1")
-    for sample in range(10):
-        ended(standing, sample, 1.0)
-    assert standing.snapshot().remaining_seconds is None
 
 
 def test_run_that_is_taken_up_again_counts_what_it_had_but_not_its_speed() -> None:

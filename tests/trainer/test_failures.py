@@ -2,13 +2,11 @@
 
 import asyncio
 import traceback
-from typing import Any
 
 import pytest
 
 from lightning_core import LightningStore, Trainer, rollout
 from lightning_core.algorithm import algo, run_batch
-from lightning_core.algorithm.base import Reporter
 from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.execution import ExecutionError
 from lightning_core.runner import LitAgentRunner
@@ -51,16 +49,6 @@ def test_what_the_algorithm_raised_is_raised_with_its_traceback(is_async: bool) 
     ]
 
 
-def test_run_without_any_reward_stops_with_the_first_cause() -> None:
-    @rollout
-    async def agent(task: int) -> float:
-        raise PermissionError(f"no key for {task}")
-
-    with pytest.raises(NoRewards) as raised:
-        Trainer(algorithm={"name": "baseline", "n_epochs": 5}).fit(agent, [1, 2, 3])
-    assert str(raised.value) == ("epoch 1: none of 3 rollouts gave a reward; the first: PermissionError: no key for 1")
-
-
 def test_run_in_which_the_agent_gives_no_reward_fails_and_says_how_to() -> None:
     @rollout
     async def agent(task: int) -> None:
@@ -73,18 +61,6 @@ def test_run_in_which_the_agent_gives_no_reward_fails_and_says_how_to() -> None:
     assert (trainer.result.status, trainer.result.rollouts.succeeded) == ("failed", 2)
 
 
-def test_one_reward_is_enough_to_go_on() -> None:
-    @rollout
-    async def agent(task: float) -> float:
-        if task < 1:
-            raise ValueError("too hard")
-        return task
-
-    result = Trainer(algorithm="baseline").fit(agent, [0.0, 1.0])
-    assert result.metrics == {"train_reward": 1.0}  # what failed is not a reward of zero
-    assert result.rollouts.failed == 1
-
-
 def test_test_samples_without_any_reward_are_a_failure_too() -> None:
     @rollout
     async def agent(task: float) -> float:
@@ -94,11 +70,6 @@ def test_test_samples_without_any_reward_are_a_failure_too() -> None:
 
     with pytest.raises(NoRewards, match=r"^the test on held-out samples: none of 1 rollouts gave a reward; the first:"):
         Trainer(algorithm="baseline").fit(agent, [1.0], test_dataset=[0.0])
-
-
-def test_dataset_that_is_missing_is_an_error_of_the_algorithm() -> None:
-    with pytest.raises(AlgorithmError, match="baseline has nothing to run; give a train_dataset or a val_dataset"):
-        Trainer(algorithm="baseline").fit(solve)
 
 
 class BrokenRunner(LitAgentRunner):
@@ -137,22 +108,6 @@ def test_algorithm_that_cancels_itself_is_an_error_and_no_interruption() -> None
 
     with pytest.raises(ExecutionError, match="algorithm was cancelled from inside"):
         Trainer(algorithm=cancels_itself).fit(solve)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "best", "message"),
-    [
-        ({"reward": "high"}, None, "metric 'reward' is 'high'; report a number"),
-        ({}, {"main_prompt": "Hello"}, "best resource 'main_prompt' is 'Hello'; report a resource, as in "),
-    ],
-)
-def test_report_of_something_else_fails_where_it_is_made(metrics: Any, best: Any, message: str) -> None:
-    @algo
-    async def reports(report: Reporter) -> None:
-        report(metrics, step=1, best_resources=best)
-
-    with pytest.raises(AlgorithmError, match=message):
-        Trainer(algorithm=reports).fit(solve)
 
 
 def test_trainer_can_be_used_again_after_a_failure() -> None:

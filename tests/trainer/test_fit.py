@@ -10,7 +10,6 @@ import pytest
 from lightning_core import LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, algo, run_batch
 from lightning_core.algorithm.base import Reporter
-from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.types import AttemptedRollout, NamedResources, Rollout, RolloutConfig
 
@@ -88,34 +87,6 @@ async def test_trainer_runs_one_fit_at_a_time() -> None:
     assert (await trainer.fit_async(solve, [1.0])).run_id.endswith("-2")
 
 
-def test_newest_metrics_and_newest_best_resources_are_kept() -> None:
-    @algo
-    async def reports(report: Reporter) -> None:
-        report({"reward": 0.1, "first": 1.0}, step=1, best_resources=PLAIN)
-        report({"reward": 0.9}, step=2, best_resources=POLITE)
-        report({"reward": 0.5}, step=3)
-
-    result = Trainer(algorithm=reports).fit(solve)
-    assert result.metrics == {"reward": 0.5, "first": 1.0}
-    assert result.best_resources == POLITE
-
-
-def test_sync_algorithm_reports_from_a_thread_of_its_own() -> None:
-    threads: list[threading.Thread] = []
-
-    @algo
-    def reports(report: Reporter) -> None:
-        threads.append(threading.current_thread())
-        report({"reward": 1}, step=1, best_resources=POLITE)
-
-    result = Trainer(algorithm=reports).fit(solve)
-    assert result.metrics == {"reward": 1.0}
-    assert result.best_resources == POLITE
-    assert threads[0] is not threading.main_thread()
-    threads[0].join(10)
-    assert not threads[0].is_alive()
-
-
 def test_plain_function_around_a_coroutine_function_is_awaited() -> None:
     async def improve(report: Reporter) -> None:
         await asyncio.sleep(0)
@@ -126,17 +97,6 @@ def test_plain_function_around_a_coroutine_function_is_awaited() -> None:
         return improve(report)
 
     assert Trainer(algorithm=wrapped).fit(solve).metrics == {"reward": 1.0}
-
-
-def test_best_resources_are_as_they_were_when_reported() -> None:
-    @algo
-    async def reports(report: Reporter) -> None:
-        prompt = PromptTemplate(template="good")
-        report({}, best_resources={"main_prompt": prompt})
-        prompt.template = "changed"
-
-    result = Trainer(algorithm=reports).fit(solve)
-    assert result.best_resources == {"main_prompt": PromptTemplate(template="good")}
 
 
 def test_report_after_the_run_changes_nothing() -> None:
@@ -156,12 +116,6 @@ def test_initial_and_best_resources_are_measured_on_samples_that_the_algorithm_h
     result = trainer.fit(greet, ["Ada"], test_dataset=["Alan", "Grace"])
     assert result.metrics == {"train_reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0}
     assert asyncio.run(inputs_by_mode(trainer.store)) == {"train": ["Ada"], "test": ["Alan", "Grace"] * 2}
-
-
-def test_best_resources_that_are_the_initial_ones_are_measured_once() -> None:
-    result = Trainer(algorithm="baseline", initial_resources=POLITE).fit(greet, ["Ada"], test_dataset=["Alan"])
-    assert result.metrics == {"train_reward": 1.0, "test_reward_initial": 1.0, "test_reward": 1.0}
-    assert result.rollouts.succeeded == 2
 
 
 class Serves(Algorithm):
@@ -191,18 +145,13 @@ def test_algorithm_may_measure_itself_what_does_not_outlive_it() -> None:
     assert algorithm.get_initial_resources() is None
 
 
-def test_no_other_algorithm_is_given_the_held_out_samples() -> None:
+def test_agent_without_resources_is_measured_as_it_is_and_no_algorithm_sees_the_samples() -> None:
     class Curious(Algorithm):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
             assert self.get_test_dataset() is None
 
-    result = Trainer(algorithm=Curious()).fit(solve, [0.0], test_dataset=[1.0])
-    assert result.metrics == {"test_reward": 1.0}
-
-
-def test_agent_without_resources_is_measured_as_it_is() -> None:
-    result = Trainer(algorithm="baseline").fit(solve, [0.0], test_dataset=[1.0, 0.5])
-    assert result.metrics == {"train_reward": 0.0, "test_reward": 0.75}
+    result = Trainer(algorithm=Curious()).fit(solve, [0.0], test_dataset=[1.0, 0.5])
+    assert result.metrics == {"test_reward": 0.75}
 
 
 async def inputs_by_mode(store: LightningStore) -> dict[str | None, list[Any]]:
@@ -247,44 +196,6 @@ def test_rollouts_are_counted_by_how_they_ended() -> None:
     assert (counts.succeeded, counts.failed, counts.cancelled) == (2, 2, 1)
     assert counts.unfinished == 2
     assert counts.retried == 2
-
-
-def test_calls_in_the_default_executor_belong_to_their_own_rollout() -> None:
-    @rollout
-    async def agent(task: float) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, emit_reward, task)
-
-    async def rewards(store: LightningStore) -> list[tuple[Any, float | None]]:
-        return [
-            (each.input, find_final_reward(await store.query_spans(each.rollout_id)))
-            for each in await store.query_rollouts()
-        ]
-
-    trainer = Trainer(algorithm="baseline", n_runners=8)
-    trainer.fit(agent, [float(number) for number in range(40)])
-    found = asyncio.run(rewards(trainer.store))
-    assert len(found) == 40
-    assert all(reward == given for given, reward in found)
-
-
-def test_failures_are_grouped_by_cause_the_most_frequent_first() -> None:
-    @rollout
-    def agent(task: int) -> float:
-        if task == 0:
-            raise TimeoutError("the model is slow")
-        if task < 4:
-            raise ValueError("no key")
-        return 1.0
-
-    trainer = Trainer(algorithm="baseline", n_runners=3)
-    failures = trainer.fit(agent, range(6)).failures
-    assert [(each.cause, each.count) for each in failures] == [
-        ("ValueError: no key", 3),
-        ("TimeoutError: the model is slow", 1),
-    ]
-    example = asyncio.run(trainer.store.get_rollout_by_id(failures[0].example))
-    assert example is not None
-    assert example.input in (1, 2, 3)
 
 
 async def test_cancelling_fit_async_ends_the_run_and_leaves_nothing_running() -> None:

@@ -1,7 +1,6 @@
 """A grader that asks a model: its calls are recorded, count in the budget, and are nobody's training data."""
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -108,32 +107,6 @@ async def test_a_judge_that_is_refused_by_the_budget_ends_the_run_and_scores_not
     assert result.status == "budget"
     assert (result.rollouts.succeeded, result.rollouts.failed, result.rollouts.unfinished) == (1, 0, 1)
     assert len(engine.received) == 3
-
-
-async def test_the_end_of_an_attempt_waits_for_the_calls_of_its_judge(engine: FakeEngine) -> None:
-    """A judge that leaves a call behind: it is cut off, and recorded as the failed call that it is."""
-    engine.replies = ["ok", "1"]
-    engine.faults = [None, "never"]
-    asked: list[threading.Thread] = []
-
-    async def leaves(result: Any, llm: LLM) -> float:
-        def hang() -> None:
-            with pytest.raises(OSError, match="503"):
-                call(llm, "?")
-
-        asked.append(threading.Thread(target=hang))
-        asked[0].start()
-        while len(engine.received) < 2:  # noqa: ASYNC110  # the engine tells of the first call only
-            await asyncio.sleep(0.01)
-        return 1.0
-
-    proxy = {"model_list": models(engine), "flush_grace_seconds": 0.1}
-    trainer = Trainer(algorithm="baseline", reward=leaves, llm_proxy=proxy)
-    result = await trainer.fit_async(ask, [1])
-    await asyncio.to_thread(asked[0].join)
-    assert result.metrics["train_reward"] == 1.0
-    found = read_model_calls(await spans_of(trainer))
-    assert [(one.purpose, one.error is None) for one in found] == [(None, True), ("judge", False)]
 
 
 async def test_a_judge_without_a_model_fails_its_attempts_and_says_what_is_missing(engine: FakeEngine) -> None:

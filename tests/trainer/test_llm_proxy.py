@@ -11,7 +11,6 @@ from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_proxy.testing import FakeEngine
 
 from lightning_core import InMemoryLightningStore, LightningStore, PromptTemplate, Trainer, rollout
-from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
@@ -189,26 +188,6 @@ async def test_the_proxy_stops_also_when_the_run_fails_or_is_cancelled(engine: F
     assert failing.llm_proxy is not None
     assert not failing.llm_proxy.is_running()
     assert not hanging.llm_proxy.is_running()
-
-
-async def test_calls_that_hang_do_not_keep_an_interrupted_run(engine: FakeEngine) -> None:
-    engine.faults = ["never"]
-    trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)})
-    running = asyncio.create_task(trainer.fit_async(ask, [1]))
-    await engine.began.wait()
-    running.cancel()
-    async with asyncio.timeout(20):
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    await engine.cancelled.wait()
-
-
-async def test_a_grader_sees_the_calls(engine: FakeEngine) -> None:
-    def grade(spans: list[Span]) -> float:
-        return float(len(read_model_calls(spans)))
-
-    trainer = Trainer(algorithm="baseline", reward=grade, llm_proxy={"model_list": models(engine)})
-    assert (await trainer.fit_async(ask, [1])).metrics["train_reward"] == 1.0
 
 
 async def test_calls_of_the_algorithm_are_recorded_and_counted_and_are_no_rollout_of_the_agent(

@@ -54,6 +54,7 @@ def test_lines_and_the_summary_go_to_stderr_on_request(capfd: pytest.CaptureFixt
     out, err = capfd.readouterr()
     assert out == ""
     lines = err.splitlines()
+    assert (result.folder, result.report) == (None, None)
     assert f"run {result.run_id} started" in lines[0]
     assert any("] failed: ValueError: negative" in line for line in lines)
     assert re.search(r"^succeeded in .* s: 3 rollouts succeeded, 1 failed$", err, re.M)
@@ -154,12 +155,6 @@ def test_the_summary_is_shown_before_a_report_that_takes_its_time(
     fit(run_dir=tmp_path, progress=True, hooks=Reporter())
     assert "3 rollouts succeeded, 1 failed" in shown[0]
     assert "is kept in" in shown[0]
-
-
-def test_a_result_without_a_folder_has_no_report() -> None:
-    result = fit()
-    assert (result.folder, result.report) == (None, None)
-    assert repr(result).endswith("3 rollouts and 1 failed>")
 
 
 def test_progress_that_is_something_else_is_refused() -> None:

@@ -181,17 +181,8 @@ class Live:
             tried = await store.query_attempts(rollout_id) if found is not None else ()
         if row is None or found is None:
             raise NotFound(f"run {self.run_id} has no rollout {rollout_id!r}")
-        attempts = [
-            {
-                "id": each.attempt_id,
-                "number": each.sequence_id,
-                "status": each.status,
-                "worker": each.worker_id,
-                "start": each.start_time,
-                "end": each.end_time,
-            }
-            for each in tried
-        ]
+        shown = {"attempt_id", "status", "worker_id", "start_time", "end_time"}
+        attempts = [each.model_dump(include=shown) for each in tried]
         times_run = len(known.find(Filter(sample=row["sample"])))
         return {**row, "input": found.input, "times_run": times_run, "tries": attempts}
 
@@ -201,18 +192,11 @@ class Live:
             known, workers = self._follower.known, await store.query_workers()
         found = []
         for each in workers:
-            row = None if each.current_rollout_id is None else known.row(each.current_rollout_id)
-            about = {
-                "id": each.worker_id,
-                "status": each.status,
-                "rollout": None if row is None else row["id"],
-                "input": None if row is None else known.inputs([row["sample"]])[row["sample"]],
-                "heartbeat": each.last_heartbeat_time,
-                "busy_since": each.last_busy_time,
-                "idle_since": each.last_idle_time,
-                "stats": each.heartbeat_stats or {},
-            }
-            found.append(about)
+            row = known.row(each.current_rollout_id or "")
+            about = {"rollout": None, "input": None}
+            if row is not None:
+                about = {"rollout": row["id"], "input": known.inputs([row["sample"]])[row["sample"]]}
+            found.append({**each.model_dump(), **about})
         return found
 
     async def act(self, rollout_id: str, action: Action) -> None:

@@ -1,19 +1,33 @@
-"""The report of a run: one HTML file with the data, the client and its styles in it."""
+"""The report of a run, written at its end: one HTML file with the data, the client and its styles in it."""
 
+import asyncio
 import base64
 import functools
 import hashlib
 import html
 import json
+import logging
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_core.adapter.dialects import MODELS
-from lightning_core.cli.console import to_json
+from lightning_core.errors import LightningError
+from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import write_atomically
-from lightning_viewer.collect import RunData
+from lightning_core.store import LightningStore
+
+if TYPE_CHECKING:
+    from lightning_viewer.collect import RunData
+
+logger = logging.getLogger(__name__)
+
+MAX_ROLLOUTS = 200_000
+"""For a run with more rollouts the report is not written at its end, since that takes a minute."""
+
+MAX_SECONDS = 300.0
+"""How long a run waits for its report at most, such as on a store that does not answer."""
 
 REPORT_FILE = "report.html"
 """The name of the report in the folder of its run."""
@@ -23,7 +37,41 @@ SCRIPTS = ("htm-preact.js", "format.js", "charts.js", "source.js", "pages.js", "
 cannot import modules."""
 
 
-def write_report(data: RunData, path: Path) -> None:
+class ReportWriter:
+    """The plugin."""
+
+    stays_with_algorithm = True
+    """Runner processes do without it."""
+
+    async def lightning_run_recorded(self, folder: RunFolder, store: LightningStore) -> None:
+        """Write the report into the folder of the run. What goes wrong is logged: the run itself is kept."""
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                why = await _write(folder, store)
+        except TimeoutError:
+            why = f"its store took more than {MAX_SECONDS:g} s"
+        except (OSError, LightningError) as exc:  # such as a full disk
+            why = str(exc)
+        except Exception as exc:  # such as a span that cannot be read
+            logger.warning("lightning.report_not_written run_id=%s", folder.run_id, exc_info=exc)
+            return
+        if why is not None:
+            words = "lightning.report_not_written run_id=%s: %s; write it with: agl report %s"
+            logger.warning(words, folder.run_id, why, folder.run_id)
+
+
+async def _write(folder: RunFolder, store: LightningStore) -> str | None:
+    """Write the report; return why not, where it is too large to wait for."""
+    count = (await store.query_rollouts(limit=0)).total
+    if count > MAX_ROLLOUTS:
+        return f"it has {count:,} rollouts"
+    from lightning_viewer.collect import collect  # late: a run that starts does not wait for it
+
+    write_report(await collect(folder, store), folder.path / REPORT_FILE)
+    return None
+
+
+def write_report(data: "RunData", path: Path) -> None:
     """Write a report that only its owner can read. A report that is there already is replaced as a whole.
 
     Args:
@@ -36,18 +84,20 @@ def write_report(data: RunData, path: Path) -> None:
     write_atomically(path, render(data))
 
 
-def render(data: RunData) -> str:
+def render(data: "RunData") -> str:
     """Return the report as HTML. It loads nothing, and runs no script but its own."""
     return page_of(data, title=f"{data['run']['id']} · {data['run']['algorithm']}")
 
 
-def page_of(data: RunData | None, *, title: str) -> str:
+def page_of(data: "RunData | None", *, title: str) -> str:
     """Return the page as HTML.
 
     Args:
         data: What the page shows; None for a page that asks the server which it comes from.
         title: Its title.
     """
+    from lightning_core.cli.console import to_json  # late, as above
+
     client = _client()
     # "<" cannot end the element, or open another one, when it is written as JSON's escape.
     embedded = json.dumps(to_json(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -111,7 +161,7 @@ _NAMES = frozenset(
 _BOOLEANS = ("true", "false")
 
 
-def redacted(data: RunData) -> RunData:
+def redacted(data: "RunData") -> "RunData":
     """Return a report's data with each text replaced by its length.
 
     Inputs, prompts, messages, tokens, failures, and texts of the config and of attributes are replaced. Numbers, ids,

@@ -36,8 +36,10 @@ async def check(page: Page, name: str) -> None:
     assert told == [], name
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(1280, "light"), (390, "dark"), *([(1280, "dark"), (390, "light")] if SCREENSHOTS else [])],
+)
 async def test_nothing_serious_stands_in_the_way_of_a_reader(runs: list[RunFolder], width: int, theme: str) -> None:
     options = {"viewport": {"width": width, "height": 800}, "color_scheme": theme, "reduced_motion": "reduce"}
     async with served(Live(folder=runs[1], root=runs[1].path.parent)) as url, tab(**options) as page:

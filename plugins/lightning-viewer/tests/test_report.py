@@ -56,26 +56,16 @@ def test_a_run_ends_with_a_report_that_only_its_owner_reads(folder: RunFolder) -
     assert (data["counts"]["succeeded"], data["counts"]["failed"]) == (9, 3)
     [failure] = data["failures"]
     assert (failure["count"], failure["cause"]) == (3, "ValueError: cannot add 17 apples")
-    assert [report["metrics"]["val_reward"] for report in data["curve"]][:3] == [
-        pytest.approx(1 / 3),
-        1.0,
-        pytest.approx(1 / 3),
-    ]
-
-
-def test_equal_resources_are_one_version_with_the_rewards_of_all_their_rollouts(folder: RunFolder) -> None:
-    data = embedded((folder.path / "report.html").read_text())
+    curve = [report["metrics"]["val_reward"] for report in data["curve"]][:3]
+    assert curve == [pytest.approx(1 / 3), 1.0, pytest.approx(1 / 3)]
+    # Equal resources are one version, with the rewards of all their rollouts.
     first, best = data["resources"]
     assert (first["is_best"], best["is_best"]) == (False, True)
     [measured] = first["rewards"]
-    assert (measured["mode"], measured["n"], measured["lost"]) == ("val", 3, 1)
-    assert measured["mean"] == pytest.approx(1 / 3)
+    assert (measured["mode"], measured["n"], measured["lost"], measured["mean"]) == ("val", 3, 1, pytest.approx(1 / 3))
     assert [row["resources"] for row in data["rollouts"]].count(0) == 8
     assert len(data["inputs"]) == len(TASKS)
-
-
-def test_every_rollout_of_a_small_run_has_its_trace(folder: RunFolder) -> None:
-    data = embedded((folder.path / "report.html").read_text())
+    # Every rollout of a small run has its trace.
     assert data["traces"].keys() == {row["id"] for row in data["rollouts"]}
     assert data["left_out"] == {"traces": 0, "rollouts": 0}
     row = next(row for row in data["rollouts"] if row["failure"])
@@ -94,9 +84,11 @@ def test_what_agents_say_is_text_and_secrets_are_hidden(folder: RunFolder) -> No
     assert "default-src 'none'" in policy[1]
 
 
-def test_a_number_that_json_does_not_have_leaves_the_report_whole(folder: RunFolder) -> None:
+def test_a_title_or_a_number_that_json_does_not_have_leaves_the_report_whole(folder: RunFolder) -> None:
     data = embedded((folder.path / "report.html").read_text())
-    page = render({**data, "inputs": [{"x": float("nan")}, float("inf")]})
+    hostile = {"id": "<b>", "algorithm": '"><script>'}
+    page = render({**data, "run": hostile, "inputs": [{"x": float("nan")}, float("inf")]})
+    assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
     assert "NaN" not in page.partition('id="data">')[2].partition("</script>")[0]
     assert embedded(page)["inputs"] == [{"x": None}, None]
 
@@ -154,32 +146,22 @@ async def test_a_long_sample_is_whole_where_its_trace_is_and_a_huge_one_is_cut(t
     assert max(map(len, short["inputs"])) < 1_000
 
 
-@pytest.mark.parametrize("error", [ValueError("a span that cannot be read"), OSError("no space left")])
+@pytest.mark.parametrize("error", [ValueError("a span that cannot be read"), OSError("no space left"), None])
 def test_a_run_whose_report_cannot_be_written_succeeds_and_the_log_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception | None
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise error
+    async def refuse(*_: object) -> None:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr("lightning_viewer.report.write_report", refuse)
+    monkeypatch.setattr("lightning_viewer.collect.collect", refuse)
+    monkeypatch.setattr("lightning_viewer.report.MAX_SECONDS", 30.0 if error else 0.1)
     result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
     assert (result.status, result.report, result.failed_hooks) == ("succeeded", None, [])
     [record] = [each for each in caplog.records if "report_not_written" in each.message]
-    assert str(error) in caplog.text
-    assert (record.exc_info is None) == isinstance(error, OSError)  # only what is not expected has a traceback
-
-
-def test_a_run_does_not_wait_for_ever_for_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def never(*_: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr("lightning_viewer.collect.collect", never)
-    monkeypatch.setattr("lightning_viewer.hooks.MAX_SECONDS", 0.1)
-    result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
-    assert result.status == "succeeded"
-    assert f"its store took more than 0.1 s; write it with: agl report {result.run_id}" in caplog.text
+    assert str(error or "its store took more than 0.1 s; write it with: agl report") in caplog.text
+    assert (record.exc_info is not None) == isinstance(error, ValueError)  # only what is not expected has a traceback
 
 
 def test_fields_of_a_sample_that_are_named_as_a_key_are_hidden(tmp_path: Path) -> None:
@@ -195,11 +177,6 @@ def test_fields_of_a_sample_that_are_named_as_a_key_are_hidden(tmp_path: Path) -
     assert data["inputs"] == [{"api_key": "***", "word": "blue"}]
     done = agl("show", result.run_id, "--runs-dir", tmp_path)
     assert '{"api_key": "***", "word": "blue"}' in done.stdout
-
-
-def test_a_title_cannot_break_out() -> None:
-    page = render({"run": {"id": "<b>", "algorithm": '"><script>'}})
-    assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
 
 
 def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -> None:
@@ -274,6 +251,9 @@ def test_show_prints_a_trace(folder: RunFolder) -> None:
     assert "asked easy with" in done.stdout
     assert KEY not in done.stdout
     assert done.stdout.rstrip().endswith("succeeded, reward 1")
+    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
+    assert done.returncode != 0
+    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
 
 
 async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
@@ -283,12 +263,6 @@ async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
     await print_rollout(Console(file=file, width=200), store, rollout_id)
     await store.aclose()
     assert "1 training row: 3 tokens trained on, 4 masked\nsucceeded, reward 1" in file.getvalue()
-
-
-def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
-    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
-    assert done.returncode != 0
-    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
 
 
 async def test_a_broken_reward_is_shown_as_such(tmp_path: Path) -> None:
@@ -318,7 +292,7 @@ def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> 
     result = trainer.fit(agent_of_length, ["x", "xx"])
     file = tmp_path / result.run_id / "store.db"
     before = file.read_bytes()
-    for name, *runs in (["show"], ["report"], ["top"], ["compare", result.run_id, result.run_id]):
+    for name, *runs in (["show"], ["compare", result.run_id, result.run_id]):
         command = [sys.executable, "-c", f"from lightning_viewer.commands import {name}; {name}()", *runs]
         command += ["--runs-dir", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

@@ -13,9 +13,10 @@ from browsers import Page, expect, shows, tabs
 from runs import HOSTILE, TASKS, Improves
 
 from lightning_core import PromptTemplate, Trainer, rollout
-from lightning_core.algorithm import algo
+from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.runs.folder import RunFolder
+from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources
 
 
@@ -31,90 +32,49 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
     assert {each.partition("#")[0] for each in asked} - {"data:,"} == {path.as_uri()}
 
 
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        (
-            "",
-            [
-                "Reward on validation samples",
-                "0.33→1.00",
-                "3 samples, 1 more without a reward",
-                "Validation reward by step",
-                "3× ValueError: cannot add 17 apples",
-            ],
-        ),
-        ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
-        ("rollouts?status=failed", ["3 of 12 rollouts"]),
-        ("rollouts?text=hard", ["3 of 12 rollouts"]),
-        (
-            "prompts",
-            [
-                "v2, the best",
-                "made from v1",
-                "+think",
-                "2 better, 0 worse, 1 the same, of 3",
-                "+0.67",
-            ],
-        ),
-        ("nowhere", ["Reward on validation samples"]),
-    ],
-)
-async def test_pages_of_a_file(folder: RunFolder, page: str, words: list[str]) -> None:
-    async with opened(folder.path / "report.html", page) as tab:
-        await shows(tab, *words)
+async def test_pages_of_a_file(folder: RunFolder) -> None:
+    pages = {
+        "": [
+            *("Reward on validation samples", "0.33→1.00", "3 samples, 1 more without a reward"),
+            *("Validation reward by step", "3× ValueError: cannot add 17 apples"),
+        ],
+        "rollouts": ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"],
+        "rollouts?status=failed": ["3 of 12 rollouts"],
+        "rollouts?text=hard": ["3 of 12 rollouts"],
+        "prompts": ["v2, the best", "made from v1", "+think", "2 better, 0 worse, 1 the same, of 3", "+0.67"],
+        "nowhere": ["Reward on validation samples"],
+    }
+    async with opened(folder.path / "report.html") as tab:
+        for page, words in pages.items():
+            await tab.evaluate("page => { location.hash = `#/${page}` }", page)
+            await shows(tab, *words)
 
 
-async def test_the_reward_is_told_with_its_interval_and_the_samples_without_one(tmp_path: Path) -> None:
+async def test_what_is_known_of_a_run_is_told_with_its_uncertainty_and_texts_as_they_are(tmp_path: Path) -> None:
+    @algo
+    async def measure(store: LightningStore, train_dataset: list[Any], report: Reporter) -> None:
+        for step, known in enumerate([True, True, False, True, True]):
+            ends = {"val_reward_low": 0.4, "val_reward_high": 0.6} if known else {}
+            report({"val_reward": 0.5, **ends}, step=step)
+        await run_batch(store, train_dataset, mode="train")
+
     @rollout
-    async def fails_at_times(task: int) -> float:
-        if task > 3:
+    async def fails_at_times(task: dict[str, Any]) -> float:
+        if task["i"] > 3:
             raise ValueError("too large")
-        return 0.5 if task == 0 else 1.0
+        return 0.5 if task["i"] == 0 else 1.0
 
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    result = await trainer.fit_async(fails_at_times, list(range(6)))
+    trainer = Trainer(algorithm=measure, run_dir=tmp_path)
+    result = await trainer.fit_async(fails_at_times, [{"name": "turned \u202e round", "i": each} for each in range(6)])
     await trainer.store.aclose()
     assert result.report is not None
     async with opened(result.report) as tab:
         await shows(tab, "95% 0.48 to 1.00, 4 samples, 2 more without a reward")
-
-
-async def test_the_curve_has_no_band_where_the_interval_is_not_known(tmp_path: Path) -> None:
-    @algo
-    async def learn(train_dataset: list[int], report: Reporter) -> None:
-        for step, known in enumerate([True, True, False, True, True]):
-            ends = {"val_reward_low": 0.4, "val_reward_high": 0.6} if known else {}
-            report({"val_reward": 0.5, **ends}, step=step)
-
-    @rollout
-    async def agrees(task: int) -> float:
-        return 1.0
-
-    trainer = Trainer(algorithm=learn, run_dir=tmp_path)
-    result = await trainer.fit_async(agrees, [1])
-    await trainer.store.aclose()
-    assert result.report is not None
-    async with opened(result.report) as tab:
         drawn = await tab.locator(".band").get_attribute("d")
         assert drawn is not None
-        assert drawn.count("M") == 2
-
-
-async def test_a_sample_that_turns_the_direction_of_texts_is_shown_as_it_is(tmp_path: Path) -> None:
-    @rollout
-    async def agrees(task: dict[str, Any]) -> float:
-        return 1.0
-
-    only: NamedResources = {"main_prompt": PromptTemplate(template="{task}")}
-    trainer = Trainer(algorithm="baseline", initial_resources=only, run_dir=tmp_path)
-    result = await trainer.fit_async(agrees, [{"name": "turned \u202e round", "i": 4}])
-    await trainer.store.aclose()
-    assert result.report is not None
-    async with opened(result.report, "rollouts") as tab:
+        assert drawn.count("M") == 2  # no band where the interval is not known
+        await tab.get_by_role("link", name="Rollouts", exact=True).click()
         await shows(tab, r"turned \u202e round")
-        await tab.get_by_role("link", name="Run", exact=True).click()
-        await shows(tab, "The only version")
 
 
 async def test_the_page_of_a_rollout(folder: RunFolder) -> None:
@@ -156,9 +116,7 @@ async def test_a_file_is_read_with_the_keyboard_alone(folder: RunFolder) -> None
     ("rewards", "words", "ticks"),
     [
         ((0.0012, 0.0048), "0.0012→0.0048", ["0.000", "0.002", "0.004"]),
-        ((1e20, 1e20), "1e20→1e20", ["9.5e19", "1e20", "1.05e20"]),
         ((-1e300, 1e300), "-1e300→1e300", ["-1e300", "0", "1e300"]),
-        ((12.5, 250.0), "12.50→250.00", ["0", "100", "200"]),
     ],
 )
 async def test_rewards_of_any_size_are_told_apart(

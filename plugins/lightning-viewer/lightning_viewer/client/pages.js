@@ -346,16 +346,16 @@ function WorkersPage({ source, revision, now }) {
   if (!value) return html`<${Loading} what="the workers" />`;
   if (!value.length) return html`<p class="empty card">No worker has asked for work yet.</p>`;
   const parts = ["busy", "idle", "unknown"].map((status) => ({ name: status === "unknown" ? "lost" : status, count: value.filter((each) => each.status === status).length }));
-  const loads = Object.entries(LOADS).filter(([name]) => value.some((each) => each.stats[name] !== undefined));
+  const loads = Object.entries(LOADS).filter(([name]) => value.some((each) => each.heartbeat_stats?.[name] !== undefined));
   return html`<section class="card"><h2>Workers</h2><p class="big">${count(parts[0].count)}<span class="of"> of ${count(value.length)} busy</span></p>
     <${Parts} parts=${parts} />
     <ul class="legend">${parts.filter((each) => each.count).map((each) => html`<li class=${each.name}>${count(each.count)} ${each.name}</li>`)}</ul></section>
     <div class="card scroll" role="region" aria-label="Workers one by one" tabindex="0"><table class="rollouts"><thead><tr><th scope="col">Worker</th><th scope="col">Status</th><th scope="col">Works on</th><th scope="col" class="number">Since</th><th scope="col" class="number">Heartbeat</th>${loads.map(([, [title, isNumber]]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead><tbody>
-    ${value.map((each) => html`<tr key=${each.id}><td><code>${each.id}</code></td><td><span class="status ${each.status}">${each.status === "unknown" ? "lost" : each.status}</span></td>
+    ${value.map((each) => html`<tr key=${each.worker_id}><td><code>${each.worker_id}</code></td><td><span class="status ${each.status}">${each.status === "unknown" ? "lost" : each.status}</span></td>
       <td class="sample">${each.rollout ? html`<a href=${link("rollout", { id: each.rollout })}>${sampleText(each.input)}</a>` : html`<span class="muted">–</span>`}</td>
-      <td class="number">${ago(each.status === "busy" ? each.busy_since : each.idle_since, now)}</td>
-      <td class="number">${each.heartbeat === null ? "–" : `${ago(each.heartbeat, now)} ago`}</td>
-      ${loads.map(([name, [, isNumber]]) => html`<td class=${isNumber ? "number" : ""}>${isNumber ? `${number(each.stats[name], 0)}%` : each.stats[name]}</td>`)}</tr>`)}
+      <td class="number">${ago(each.status === "busy" ? each.last_busy_time : each.last_idle_time, now)}</td>
+      <td class="number">${each.last_heartbeat_time === null ? "–" : `${ago(each.last_heartbeat_time, now)} ago`}</td>
+      ${loads.map(([name, [, isNumber]]) => html`<td class=${isNumber ? "number" : ""}>${isNumber ? `${number(each.heartbeat_stats?.[name], 0)}%` : each.heartbeat_stats?.[name]}</td>`)}</tr>`)}
     </tbody></table></div>`;
 }
 

@@ -28,7 +28,7 @@ function RolloutPage({ data, source, revision, parameters }) {
       <div><dt>this sample</dt><dd><a href=${link("rollouts", { sample: value.sample, order: "oldest" })}>run ${count(value.times_run)}×</a></dd></div>
     </dl><h3>Sample</h3><pre class="input">${typeof value.input === "string" ? value.input : JSON.stringify(value.input, null, 2)}</pre>
     ${value.failure && html`<p class="alert">${value.failure}</p>`}
-    ${value.attempts > 1 && value.tries && html`<h3>Attempts</h3><ol class="tries">${value.tries.map((each) => html`<li><span class="status ${each.status}">${each.status}</span> ${duration(each.end === null ? null : each.end - each.start)}${each.worker && html` <span class="muted">by</span> <code>${each.worker}</code>`}</li>`)}</ol>`}</section>
+    ${value.attempts > 1 && value.tries && html`<h3>Attempts</h3><ol class="tries">${value.tries.map((each) => html`<li><span class="status ${each.status}">${each.status}</span> ${duration(each.end_time === null ? null : each.end_time - each.start_time)}${each.worker_id && html` <span class="muted">by</span> <code>${each.worker_id}</code>`}</li>`)}</ol>`}</section>
     ${lost && html`<${Problem} error=${lost} />`}
     ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} offset=${offset} chosen=${parameters.span} />
       ${trace.total > trace.spans.length && html`<nav class="pager" aria-label="Pages of spans"><span>${count(Number(offset) + 1)} to ${count(Number(offset) + trace.spans.length)} of ${count(trace.total)} spans${!data.is_live && html`; the others with <code>agl show ${data.run.id} ${value.id}</code>`}</span>
