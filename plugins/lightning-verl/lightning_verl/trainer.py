@@ -428,7 +428,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _validate(self) -> dict[str, float]:
         try:
-            metrics = self.lightning.bridge.call(self.lightning.validate(self.global_steps))
+            metrics: dict[str, float] = self.lightning.bridge.call(self.lightning.validate(self.global_steps))
         except Enough:
             if self._is_training:  # the step's other metrics are reported before the end
                 return {}
