@@ -17,7 +17,7 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli import INTERRUPTED
 from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
-from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.cli.trace_tree import MAX_CHARACTERS, print_trace
 from lightning_core.config import load_job
 from lightning_core.config.components import MAIN_PROMPT, import_path, load_agent, raised_at, search_first
 from lightning_core.config.files import YamlFault, read_yaml

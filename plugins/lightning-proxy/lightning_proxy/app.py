@@ -165,7 +165,7 @@ class App:
             return NOTHING
         fields = self._service.models.with_params(route.target, call.path, route.fields)
         given, taken = self._service.usage.most(route.target, fields, route.body)
-        if call.dialect.operation == "embeddings":
+        if not call.dialect.writes:
             taken = 0
         if not self._service.spending.limits_usd:
             return Reserve(given + taken)

@@ -9,7 +9,7 @@ from rich.text import Text
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
-from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.cli.trace_tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.panel import failure_words
 from lightning_core.errors import NotFound
 from lightning_core.runs.result import SAMPLES, pattern_of

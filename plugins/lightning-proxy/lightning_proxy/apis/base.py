@@ -35,6 +35,9 @@ class Dialect(ABC):
     is_stored: ClassVar[bool] = False
     """Whether the backend keeps answers, unless `store` is false, and gives them again by their ids."""
 
+    writes: ClassVar[bool] = True
+    """Whether an answer is written, so that tokens are reserved for it."""
+
     def serves(self, below: str) -> bool:
         """Whether a path below `/v1` is of this API."""
         return below == self.path

@@ -197,6 +197,7 @@ class EmbeddingsDialect(Dialect):
 
     path = "/embeddings"
     operation = "embeddings"
+    writes = False
 
     def read(self, answer: Fields) -> Answer:
         found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
