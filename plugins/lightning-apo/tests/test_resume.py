@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from lightning_apo import APO
-from lightning_apo.saved import ANSWERS, STATE
+from lightning_apo.saved import ANSWERS, STATE, SavedSearch
 from toy_models import ToyModels
 from toy_run import FIRST, OPTIONS, ToyRun, quality, succeed_where_easy
 
@@ -126,6 +126,17 @@ async def test_a_search_about_something_else_begins_anew_and_says_why(
     changed = await search(models, run, seed=5)
     assert "lightning.apo_begun_anew changed=['seed']" in caplog.text
     assert changed == await search(models, a_run(), seed=5)
+
+
+async def test_an_option_that_a_newer_version_adds_lets_a_search_go_on() -> None:
+    store = InMemoryLightningStore()
+    begun = await SavedSearch.open(store, {"seed": 0}, counts_calls=False)
+
+    again = await SavedSearch.open(store, {"seed": 0, "limit": None}, counts_calls=False)
+    other = await SavedSearch.open(store, {"seed": 0, "limit": 3}, counts_calls=False)
+
+    assert again.key == begun.key
+    assert other.key != begun.key
 
 
 async def test_a_search_in_which_nothing_gave_a_reward_is_begun_again_by_the_next_run(models: ToyModels) -> None:
