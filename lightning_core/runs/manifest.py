@@ -117,7 +117,7 @@ class Manifest(BaseModel):
     """The store's file in the folder of the run; None where the store is elsewhere."""
     origin: Origin
     result: FitResult | None = None
-    """Without resources and the inputs of failed rollouts; `best.json` has the best resources."""
+    """Without resources and the inputs of failed rollouts; `best_resources.json` has the best resources."""
     conclusion: Conclusion | None = None
     """What the algorithm has come to, where it says so."""
 
