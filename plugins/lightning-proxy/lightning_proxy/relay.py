@@ -14,7 +14,7 @@ from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.replicas import Replicas
-from lightning_proxy.request import TOO_LONG, Refused
+from lightning_proxy.request import ANTHROPIC_TYPES, TOO_LONG, Refused
 from lightning_proxy.send import Response
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
@@ -248,7 +248,7 @@ class _StreamRelay(_Relay):
         assembler, broken = self._assembler, None
         is_converted_end = assembler.is_ended and self._conversion is not None
         if assembler.failure is not None and not assembler.is_ended:  # in a form that clients may pass over
-            return Refused(502, "backend_error", self._replica.hide_keys(assembler.failure))
+            return Refused(_error_status(assembler.error), "backend_error", self._replica.hide_keys(assembler.failure))
         if fields is None and event.data and event.data != DONE:
             broken = f"sent an event that is not a JSON object: {self._shown(event.data)}"
         elif fields is not None and self._backends.is_garbage(fields):
@@ -281,9 +281,12 @@ def _bytes_of(events: Sequence[Fields]) -> bytes:
 
 
 def _error_status(error: object) -> int:
-    """Return the HTTP status that an error names, as OpenRouter's do."""
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 502
+    """Return the HTTP status that an error names: by its number, as vLLM and OpenRouter do, or by Anthropic's type."""
+    fields = error if isinstance(error, dict) else {}
+    code = fields.get("code")
+    if isinstance(code, int) and 400 <= code < 600:
+        return code
+    return next((status for status, kind in ANTHROPIC_TYPES.items() if kind == fields.get("type")), 502)
 
 
 def _words_of(fields: dict[str, Any] | None, body: bytes) -> str:

@@ -22,7 +22,7 @@ _HURRIED_STALL_SECONDS = 0.5
 _KEY = "key="
 
 
-_ANTHROPIC_TYPES = {
+ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     402: "billing_error",
@@ -33,6 +33,7 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+"""What Anthropic's API calls an error, by its HTTP status."""
 
 
 TOO_LONG = "context_length_exceeded"
@@ -102,7 +103,7 @@ def openai_error(refused: Refused) -> dict[str, Any]:
 
 def anthropic_error(refused: Refused) -> dict[str, Any]:
     """Return an error in the form of Anthropic's API."""
-    kind = _ANTHROPIC_TYPES.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
+    kind = ANTHROPIC_TYPES.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": f"{refused.message} ({refused.kind})"}}
 
 

@@ -127,6 +127,23 @@ async def test_an_error_in_a_stream_has_the_form_that_clients_raise(
     assert "out of memory" in ((await agent.span()).status.description or "")
 
 
+@pytest.mark.parametrize(
+    ("path", "event", "status", "kind"),
+    [
+        ("/chat/completions", {"error": {"message": "too long", "code": 400}}, 400, "invalid_request_error"),
+        ("/chat/completions", {"object": "error", "message": "slower", "code": 429}, 429, "rate_limit_error"),
+        ("/chat/completions", {"error": {"message": "boom", "code": "weird"}}, 502, "server_error"),
+        ("/messages", {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, 503, "overloaded_error"),
+    ],
+)
+async def test_an_error_that_begins_a_stream_has_the_status_that_it_names(
+    agent: Agent, engine: FakeEngine, path: str, event: dict[str, Any], status: int, kind: str
+) -> None:
+    answer_with(engine, b"data: " + json.dumps(event).encode() + b"\n\n")
+    async with agent.post(path, stream=True, **SAID) as response:
+        assert (response.status, (await response.json())["error"]["type"]) == (status, kind)
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_ends_without_an_answer_is_an_error(agent: Agent, engine: FakeEngine, path: str) -> None:
     last = b'data: {"choices": []}\n\ndata: [DONE]\n\n'

@@ -154,9 +154,14 @@ class Assembler:
         return not self._dialect.has_answer(self._merged) and self.failure is None
 
     @property
+    def error(self) -> Any:
+        """What the stream has as its error; None without one."""
+        return self._merged.get("error")
+
+    @property
     def failure(self) -> str | None:
         """What the stream says went wrong."""
-        return failure_of(self._merged.get("error"))
+        return failure_of(self.error)
 
     def answer(self) -> Answer:
         """Read the answer, as far as it came."""
@@ -172,7 +177,7 @@ class Assembler:
 def _error_of(event: ServerEvent, fields: Fields) -> Any:
     """Return what an event says went wrong: as its API says it, or as engines do whose clients pass over that."""
     is_error = event.name == "error" or "error" in (fields.get("type"), fields.get("object"))
-    return fields.get("error") or (is_error and (fields.get("message") or fields))
+    return fields.get("error") or (is_error and fields)
 
 
 class Text(list[str]):
