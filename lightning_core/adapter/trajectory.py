@@ -305,7 +305,10 @@ class _Merging:
 
     def _join(self, call: ModelCall, number: int, given: Sequence[int], answer: Sequence[int]) -> bool:
         prompt = given if isinstance(given, list) else list(given)
-        row, before = self._longest_beginning(prompt)
+        try:
+            row, before = self._longest_beginning(prompt)
+        except TypeError:  # a list or a mapping, by which nothing can be found
+            return False
         length = 0 if row is None else _length(row)
         between = prompt[length:]
         if not _all_integers(between) or not _all_integers(answer):

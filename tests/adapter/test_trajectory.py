@@ -126,9 +126,10 @@ def test_damaged_token_ids_are_refused_wherever_the_damage_is():
     trace.call([1, "2", 3], [4])
     trace.call([1], [2, None, 3])
     trace.call([1], [2])
+    trace.call([1, [2], 3], [4])
     result = adapted(trace.spans)
     assert told(result) == [([1], [2], [1])]
-    assert [refused.reason for refused in result.refused] == ["bad_token_ids", "bad_token_ids"]
+    assert [refused.reason for refused in result.refused] == ["bad_token_ids"] * 3
 
 
 def test_log_probabilities_stand_where_the_engine_gave_them():
