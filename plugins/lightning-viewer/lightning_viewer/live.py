@@ -240,7 +240,9 @@ class Live:
     def _end_look(self, looking: asyncio.Task[None]) -> None:
         self._checked_at = time.monotonic()
         failure = None if looking.cancelled() else looking.exception()
-        if failure is not None and self._failure is None:  # once, however many clients there are, and looks
+        # The failure of the first look is raised where that was asked for; the run of a server is not known then.
+        had_looked = self._as_of is not None
+        if failure is not None and self._failure is None and had_looked:  # once, however many clients, and looks
             is_known = isinstance(failure, (LightningError, OSError))
             logger.warning(
                 "lightning.live_page_not_updated run_id=%s: %s",

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.aggregates import Filter
@@ -80,6 +81,12 @@ async def test_the_run_of_a_server_is_shown() -> None:
     assert done.output.splitlines()[0].strip() == "run-1"
     assert "2 queuing, 1 preparing" in done.output
     assert "worker-7" in done.output
+
+
+def test_a_server_that_is_not_there_is_said_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    done = looked("--store", "http://127.0.0.1:9")
+    assert "the store at http://127.0.0.1:9 was out of reach" in str(done.exception)
+    assert not [record for record in caplog.records if record.exc_info or record.name == "asyncio"]
 
 
 async def test_a_server_that_was_away_is_followed_again(tmp_path: Path) -> None:
