@@ -133,7 +133,12 @@ async def test_an_error_in_a_stream_has_the_form_that_clients_raise(
         ("/chat/completions", {"error": {"message": "too long", "code": 400}}, 400, "invalid_request_error"),
         ("/chat/completions", {"object": "error", "message": "slower", "code": 429}, 429, "rate_limit_error"),
         ("/chat/completions", {"error": {"message": "boom", "code": "weird"}}, 502, "server_error"),
-        ("/messages", {"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, 503, "overloaded_error"),
+        (
+            "/messages",
+            {"type": "error", "error": {"type": "overloaded_error", "message": "x"}},
+            503,
+            "overloaded_error",
+        ),
     ],
 )
 async def test_an_error_that_begins_a_stream_has_the_status_that_it_names(

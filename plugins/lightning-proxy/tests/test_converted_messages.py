@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from lightning_proxy.apis import CONVERTIBLE
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, Serve, answering, status_of
 
@@ -118,6 +119,21 @@ async def test_a_field_that_newer_clients_send_is_left_out_and_recorded(
     async with converted.post("/messages", **asks(mcp_servers=[{"type": "url", "url": "http://x", "name": "x"}])) as no:
         assert no.status == 400
         assert "mcp_servers" in (await no.json())["error"]["message"]
+
+
+def test_an_agent_that_waits_for_a_text_is_told_that_the_answer_goes_on() -> None:
+    stream = CONVERTIBLE["/messages"].stream({"model": "small"})
+    chunks = [
+        {"delta": {"role": "assistant", "content": ""}},
+        {"delta": {}},
+        {"delta": {"content": "hi"}},
+        {"delta": {}},
+    ]
+    events = [stream.feed({"choices": [{"index": 0, "finish_reason": None, **each}]}) for each in chunks]
+    begun = ["content_block_start", "content_block_delta"]
+    assert [[event["type"] for event in each] for each in events] == [["message_start"], ["ping"], begun, ["ping"]]
+    assert not stream.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    assert not stream.feed({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
 
 
 async def test_a_stream_that_breaks_off_ends_with_the_error_of_messages(converted: Agent, engine: FakeEngine) -> None:

@@ -391,6 +391,11 @@ class _MessagesStream(ChatStream):
     def __init__(self, request: Fields) -> None:
         super().__init__(request, f"msg_{secrets.token_hex(12)}")
 
+    def feed(self, chunk: Fields) -> list[Fields]:
+        # Where tools are offered, an engine of tokens tells its text at the end: the agent is to wait for it.
+        goes_on = any(choice.get("finish_reason") is None for choice in objects(chunk.get("choices")))
+        return super().feed(chunk) or ([{"type": "ping"}] if goes_on else [])
+
     def begin(self) -> list[Fields]:
         message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
         return [{"type": "message_start", "message": message}]
