@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from lightning_core.errors import ConfigError, InvalidOptions, LightningError, RegistryError
 from lightning_core.execution import ExecutionStrategy
-from lightning_core.model_proxy import ModelProxy, flush_calls
+from lightning_core.execution.local import LocalStrategy, leads
+from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy, flush_calls
 from lightning_core.registry import Registry, load_object
 from lightning_core.runs.result import was_cut_off
 from lightning_core.store import LightningStore
@@ -46,13 +48,21 @@ def make_proxy(
         if isinstance(spec, str) and "://" not in spec:
             spec = load_object(spec if ":" in spec else ":".join(spec.rsplit(".", 1)))
         if isinstance(spec, ModelProxy):
-            return spec
-        kind, options = _kind(spec, registry)
-        return kind.from_spec(options, store=store, strategy=strategy, registry=registry)
+            proxy = spec
+        else:
+            kind, options = _kind(spec, registry)
+            proxy = kind.from_spec(options, store=store, strategy=strategy, registry=registry)
     except InvalidOptions:  # of the proxy itself
         raise
     except (ConfigError, RegistryError) as exc:
         raise ConfigError(f"llm_proxy: {exc}") from exc
+    given = os.environ.get(KEY_VARIABLE)
+    if proxy.key and given and proxy.key != given and leads(strategy) and not isinstance(strategy, LocalStrategy):
+        raise ConfigError(
+            f"llm_proxy has another key than the variable {KEY_VARIABLE}, which the store of the runners has; "
+            "the keys of attempts are made of one, so leave it out"
+        )
+    return proxy
 
 
 def _kind(spec: object, registry: Registry) -> tuple[type[ModelProxy], object]:

@@ -339,3 +339,11 @@ async def test_a_port_that_is_taken_is_named_and_nothing_runs(engine: FakeEngine
         with pytest.raises(ConfigError, match=rf"llm_proxy: cannot serve on port {port} of 127\.0\.0\.1"):
             await trainer.fit_async(ask, [1])
     assert len(await trainer.store.query_rollouts()) == 0
+
+
+def test_a_key_that_is_not_that_of_the_store_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_KEY", "of-the-store")
+    spec = {"model_list": [ENTRY], "key": "another"}
+    with pytest.raises(ConfigError, match="llm_proxy has another key than the variable AGL_KEY"):
+        Trainer(algorithm="baseline", strategy="processes", llm_proxy=spec)
+    assert Trainer(algorithm="baseline", llm_proxy=spec).llm_proxy is not None
