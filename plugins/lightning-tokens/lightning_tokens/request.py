@@ -106,6 +106,7 @@ def error_of(refused: Refused) -> dict[str, Any]:
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Words = Annotated[str, Field(min_length=1)]
 
 
 class _Asked(BaseModel):
@@ -123,7 +124,7 @@ class _Asked(BaseModel):
     seed: int = 0
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
-    stop: str | list[Annotated[str, Field(min_length=1)]] = ""
+    stop: _Words | list[_Words] = ""
     stop_token_ids: list[NonNegativeInt] = []
     ignore_eos: bool = False
     n: Annotated[int, Field(ge=1, le=128)] = 1

@@ -415,6 +415,7 @@ async def test_completions_are_refused_what_they_would_lose(start: Start, fields
         ("presence_penalty", 3, "presence_penalty is 3; it has to be 2 or less"),
         ("seed", "a", "seed is 'a'; it has to be a whole number"),
         ("stop", [1], "stop is [1]; it has to be a text"),
+        ("stop", "", "stop is ''; it has to be a list or it has to have at least 1 character"),
         ("stop_token_ids", ["a"], "stop_token_ids is ['a']; it has to be a whole number"),
         ("ignore_eos", 1, "ignore_eos is 1; it has to be true or false"),
         ("stream", "yes", "stream is 'yes'; it has to be true or false"),
