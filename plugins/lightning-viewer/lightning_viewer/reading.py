@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.lifecycle import ENDED
+from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_viewer.aggregates import Aggregates
@@ -97,11 +98,17 @@ class Follower:
         return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
 
     async def _next_ended(self, store: LightningStore) -> list[Rollout]:
-        """Return the next ended rollouts: a judge may have given one another reward."""
+        """Return those of the next rollouts to which a judge has given another reward."""
         page = await store.query_rollouts(limit=CHECKED_AT_ONCE, offset=self._checked)
         self._checked = self._checked + len(page) if len(page) == CHECKED_AT_ONCE else 0
         self._unchecked -= CHECKED_AT_ONCE
-        return [each for each in page if each.status in ENDED]
+        return [each for each in page if each.status == "succeeded" and self._has_another_reward(each)]
+
+    def _has_another_reward(self, rollout: Rollout) -> bool:
+        row = self.known.row(rollout.rollout_id)
+        if row is None or not isinstance(rollout, AttemptedRollout):
+            return False
+        return final_reward_in(rollout.attempt.metadata) not in (None, row["reward"])
 
     def _knows(self, rollout_id: str) -> bool:
         return rollout_id in self._open or self.known.row(rollout_id) is not None

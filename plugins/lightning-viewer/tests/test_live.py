@@ -9,6 +9,7 @@ import pytest
 from lightning_http import LightningStoreClient
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.live import Live
+from lightning_viewer.reading import Follower
 from live_stores import SECONDS, agent, prompt, reward_span, work
 
 from lightning_core import PromptTemplate, Trainer, rollout
@@ -227,6 +228,15 @@ async def test_a_late_reward_shows_where_the_store_is_asked_over_http(
     await judge_late(store, live)
     await live.aclose()
     await client.aclose()
+
+
+async def test_a_rollout_that_ended_without_a_reward_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, follower = InMemoryLightningStore(), Follower()
+    begun = await store.start_rollout(1)
+    await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status="succeeded")
+    await follower.update(store)
+    monkeypatch.setattr(store, "query_spans", None)
+    assert await follower.update(store) == set()
 
 
 async def judge_late(store: LightningStore, live: Live) -> None:
