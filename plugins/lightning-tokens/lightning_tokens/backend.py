@@ -34,10 +34,12 @@ from lightning_tokens.shapes import (
     Completion,
     Reasoning,
     Shape,
+    TextBefore,
     TokenToolParser,
     ToolParser,
     parse_hermes,
     parse_json,
+    start_of,
 )
 
 T = TypeVar("T")
@@ -243,9 +245,10 @@ class TokensBackend(Backend):
         params: SamplingParams,
         answer: BackendAnswer,
     ) -> AsyncIterator[bytes]:
-        """Stream an answer. Where tools are offered, its text comes at the end."""
+        """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
         stream, ids, texts, thoughts = TextStream(self._tokenizer), list[int](), list[str](), list[str]()
         stop, parted, parse = BeforeStop(_stop_words(params)), self._parted(shape), self._parser(params)
+        before = None if parse is None else TextBefore(start_of(parse))
         reason: str | None = None
         versions: list[tuple[int, int] | None] = []
         async with aclosing(self._generated(shape.prompt, params.sampling, request)) as generated:
@@ -261,13 +264,14 @@ class TokensBackend(Backend):
                 thought, text = parted.feed(stop.feed(text, is_last=is_last), is_last=is_last)
                 thoughts.append(thought)
                 texts.append(text)
-                yield shape.piece(piece, text if parse is None else "", thought)
+                yield shape.piece(piece, text if before is None else before.feed(text), thought)
         whole, thought = "".join(texts), "".join(thoughts)
         content, calls = await self._parsed(thought, whole, params, ids, request)
         await self._remember(request, params, shape.message(content, calls, thought), shape.prompt, ids)
         if not versions:
             yield shape.first()
-        for event in shape.last("" if parse is None else content, calls, reason or "stop", len(ids)):
+        rest = "" if before is None else content[before.told :]
+        for event in shape.last(rest, calls, reason or "stop", len(ids)):
             yield event
 
     def _parted(self, shape: Shape) -> Reasoning:

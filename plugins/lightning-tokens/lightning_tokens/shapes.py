@@ -16,7 +16,10 @@ from lightning_tokens.engine import Generated
 ToolParser = Callable[[str], tuple[str, list[dict[str, Any]]]]
 """Takes an answer's text; returns what is left of it, and the tool calls as OpenAI's chat API has them.
 
-Where tools are offered, all text comes at the end of a stream. One that raises finds no calls: the text stays as it is.
+One with an attribute `start`, the text that every call begins with, promises to leave what comes before as it is, white
+space at its end apart. That is then streamed while it is sampled; without it, all text comes at the end.
+
+One that raises finds no calls: the text stays as it is.
 """
 
 
@@ -40,7 +43,8 @@ class TokenToolParser(Protocol):
         ...
 
 
-_HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_HERMES_START = "<tool_call>"
+_HERMES = re.compile(rf"{_HERMES_START}\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
 def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
@@ -72,6 +76,38 @@ def parse_json(text: str) -> tuple[str, list[dict[str, Any]]]:
         arguments = json.dumps(arguments, ensure_ascii=False)
     function = {"name": given["name"], "arguments": arguments}
     return "", [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}]
+
+
+def start_of(parser: ToolParser | TokenToolParser) -> str | None:
+    """Return the text that every tool call begins with; None where it is not known."""
+    return _HERMES_START if parser is parse_hermes else getattr(parser, "start", None)
+
+
+class TextBefore:
+    """The text before tool calls, as it comes.
+
+    Args:
+        start: What a call begins with; None for anything.
+    """
+
+    def __init__(self, start: str | None) -> None:
+        self._start = start or ""
+        self._has_begun = not start
+        self._held = ""
+        self.told = 0
+        """How many characters were told."""
+
+    def feed(self, text: str) -> str:
+        """Return what is certain by now to be no part of a call."""
+        if self._has_begun:
+            return ""
+        held = self._held + text
+        place = held.find(self._start)
+        self._has_begun = place >= 0
+        free = held[: place if self._has_begun else len(held) - _overlap(held, self._start)].rstrip()
+        self._held = held[len(free) :]
+        self.told += len(free)
+        return free
 
 
 class BeforeStop:

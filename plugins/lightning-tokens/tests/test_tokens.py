@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, strategies
 from lightning_tokens import Generated, TokensBackend, parse_hermes
 from lightning_tokens.prompts import Conversations, TextStream
+from lightning_tokens.shapes import TextBefore, start_of
 from proxy_fixtures import Agent, MakeProxy
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 
@@ -201,12 +203,49 @@ async def chat(agent: Agent, said: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(answer["choices"][0])
 
 
-async def test_text_comes_at_the_end_where_it_may_have_a_tool_call(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("sampled", "content"),
+    [
+        (f"Let me see. {CALL}", ["Let", " me", " see."]),
+        (f" {CALL}{CALL}", []),
+        ("a < b <tool_calls>", ["a", " < b", " <tool_calls>"]),
+        ("a <tool_call>{", ["a", " <tool_call>{"]),
+    ],
+)
+async def test_text_is_streamed_until_it_may_be_a_tool_call(start: Start, sampled: str, content: list[str]) -> None:
+    class Words(StreamingEngine):
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Generated]:
+            words = sampled.replace(" ", "\0 ").split("\0")
+            for place, word in enumerate(words):
+                yield Generated([*map(ord, word)], None, None if place + 1 < len(words) else "stop")
+
+    async with (await start(Words("x"))).chat(stream=True, tools=TOOLS) as response:
+        events = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-2]]
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert [delta["content"] for delta in deltas if delta.get("content")] == content
+    assert sum(len(delta.get("tool_calls", ())) for delta in deltas) == sampled.count("</tool_call>")
+
+
+async def test_text_comes_at_the_end_where_it_is_not_known_how_a_tool_call_begins(start: Start) -> None:
     agent = await start(StreamingEngine("a b c"), tool_parser=lambda text: (text.upper(), []))
     async with agent.chat(stream=True, tools=TOOLS) as response:
         text = await response.text()
     assert text.count('"content":"A B C"') == 1
     assert '"content":"a' not in text
+
+
+@given(
+    strategies.lists(
+        strategies.sampled_from(["<tool_call>", CALL, "</tool_call>", "<", "tool", "_call>", " ", "\n", "a"]),
+        max_size=8,
+    )
+)
+def test_what_is_streamed_before_tool_calls_is_what_the_parser_leaves(pieces: list[str]) -> None:
+    before = TextBefore(start_of(parse_hermes))
+    told = "".join(before.feed(piece) for piece in pieces)
+    content, _ = parse_hermes("".join(pieces))
+    assert before.told == len(told)
+    assert content.startswith(told)
 
 
 @pytest.mark.parametrize("long", ["messages", "prompt", "answer"])
