@@ -608,7 +608,7 @@ class StoredResponses:
     In this process alone.
 
     Args:
-        max_bytes: How much is kept in all, about. Each response counts with what was said before it, which it shares.
+        max_bytes: How much is kept in all, about. What a response continues counts once.
     """
 
     def __init__(self, *, max_bytes: int = 256 * 1024 * 1024) -> None:
@@ -646,7 +646,9 @@ class StoredResponses:
             return request
         resolved = {**request, "input": [*before, *found]}
         if before:
-            del resolved["previous_response_id"]
+            key = attempt_id, str(resolved.pop("previous_response_id"))
+            self._bytes -= self._known[key][1]
+            self._known[key] = (before, 0)  # what continues it counts it, too
         return resolved
 
     def _items(self, attempt_id: str | None, named: Any) -> list[Any]:
