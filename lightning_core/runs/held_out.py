@@ -214,7 +214,11 @@ async def _mean_reward(
 ) -> float:
     versions = () if resources is None else await store.query_resources()
     known = [each.resources_id for each in versions if each.resources == resources]
+    latest = await store.get_latest_resources()
     resources_id = known[0] if known else await store_resources(store, resources, key=key)
+    if not known and resources is not None and latest is not None:
+        # A measurement changes nothing: what was the latest version is so again.
+        await store.update_resources(latest.resources_id, latest.resources)
     batch = await run_batch(
         store, samples, mode="test", resources_id=resources_id, config=config, request_id=f"{key}/{resources_id}"
     )

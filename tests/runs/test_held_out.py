@@ -76,6 +76,16 @@ async def test_no_samples_are_an_error() -> None:
         await measure_held_out(InMemoryLightningStore(), [], initial=None, best=None, report=lambda metrics: None)
 
 
+async def test_a_measurement_leaves_the_latest_resources_as_they_were() -> None:
+    store = InMemoryLightningStore()
+    tuned = await store.add_resources(prompt("7"))
+    async with running(store):
+        await measure_held_out(store, [1.0], initial=prompt("1"), best=prompt("7"), report=lambda metrics: None)
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert (latest.resources_id, latest.resources) == (tuned.resources_id, prompt("7"))
+
+
 async def test_measurement_that_was_killed_is_continued_and_changes_no_resources() -> None:
     store = InMemoryLightningStore()
     versions = [await store.add_resources(prompt(each)) for each in ("1", "2", "9")]
