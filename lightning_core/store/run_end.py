@@ -1,5 +1,6 @@
 """Whether a run has ended: then there is no more work, also for those who wait for it."""
 
+import math
 import threading
 import time
 import weakref
@@ -70,7 +71,7 @@ class RunEnd:
         try:
             is_ended = await self._keep(True, request_id)
         except BaseException:
-            self._take(True)  # who works here is to hear of it also where it cannot be kept
+            self._take(True, is_kept=False)  # who works here is to hear of it all the same
             raise
         self._take(is_ended)
 
@@ -95,9 +96,10 @@ class RunEnd:
         kept = await self._documents.change("state", RUN_STATE, lambda _: {"ended": ended}, request=request)
         return bool(kept["ended"])
 
-    def _take(self, is_ended: bool) -> None:
+    def _take(self, is_ended: bool, *, is_kept: bool = True) -> None:
         with self._lock:
-            self._is_ended, self._changes = None if self._is_shared else is_ended, self._changes + 1
+            self._is_ended = None if self._is_shared and is_kept else is_ended
+            self._asked, self._changes = math.inf, self._changes + 1
             waiting = tuple(self._waiting) if is_ended else ()
         for waits in waiting:
             waits.call_everyone()

@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from lightning_core.errors import RunEnded, StoreError
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
@@ -118,6 +121,29 @@ async def test_whoever_loses_a_race_decides_anew() -> None:
     store = StoreFacade(Contended())
     started = await store.start_rollout("a")
     assert (await store.update_attempt(started.rollout_id, "latest", status="succeeded")).status == "succeeded"
+
+
+async def test_workers_hear_of_the_end_of_a_shared_run_that_cannot_be_kept() -> None:
+    class Refusing(MemoryBackend):
+        is_shared = True
+        refuses = True
+
+        async def put_document(self, *args: Any, **kwargs: Any) -> Any:
+            if self.refuses:
+                raise StoreError("no room")
+            return await super().put_document(*args, **kwargs)
+
+    backend = Refusing()
+    store = StoreFacade(backend)
+    waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+    await turn(5)
+    with pytest.raises(StoreError, match="no room"):
+        await store.end_run()
+    with pytest.raises(RunEnded):
+        await asyncio.wait_for(waiting, 15)
+    backend.refuses = False
+    await store.begin_run()
+    assert await store.dequeue_rollout() is None
 
 
 class CountingBackend(MemoryBackend):
