@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import number_text, paired_difference
-from lightning_core.errors import InvalidInput
-from lightning_core.runs.manifest import write_atomically
+from lightning_core.errors import InvalidInput, RunFolderError
 from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutMode, samples_of
 from lightning_evals.evaluation import (
@@ -274,10 +273,8 @@ class Gate(Evaluate):
                 "reward_change_high": bounds[1],
             }
         )
-        if self.output is not None:
-            write_atomically(Path(self.output), self.result.model_dump_json(indent=1) + "\n")
-        if self.markdown is not None:
-            write_atomically(Path(self.markdown), self.result.markdown())
+        _write(self.output, self.result.model_dump_json(indent=1) + "\n")
+        _write(self.markdown, self.result.markdown())
 
     def conclude(self) -> Conclusion | None:
         """Return the outcome; the exit status is 0 when it passed, 1 when the agent got worse, 4 when neither is clear.
@@ -365,6 +362,15 @@ def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Ch
 def _remove(*files: str | None) -> None:
     for file in filter(None, files):
         Path(file).unlink(missing_ok=True)
+
+
+def _write(file: str | None, text: str) -> None:
+    """Write a file that others read, such as the next step of a workflow: it is not private, as those of a run are."""
+    if file is not None:
+        try:
+            Path(file).write_text(text, encoding="utf-8")
+        except OSError as exc:
+            raise RunFolderError(f"cannot write the outcome of the gate to {file}: {exc.strerror}") from exc
 
 
 def _quoted(text: str) -> str:

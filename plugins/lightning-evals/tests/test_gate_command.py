@@ -59,6 +59,8 @@ def test_the_exit_status_is_the_outcome(
     assert ended.exit_code == status, ended.output
     assert f"### Gate: {outcome}" in ended.stdout
     assert Path("gate.md").read_text() in ended.stdout
+    Path("plain").touch()
+    assert {Path(each).stat().st_mode for each in ("gate.md", "gate.json")} == {Path("plain").stat().st_mode}
     record = json.loads(Path("gate.json").read_text())
     assert (record["outcome"], record["baseline"], record["max_drop"]) == (outcome, baseline, max_drop)
 
