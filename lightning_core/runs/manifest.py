@@ -304,6 +304,8 @@ def changes_since(before: Origin, now: Origin) -> list[str]:
 
 def _as_json(values: dict[str, Any]) -> Any:
     config = Origin.model_validate_json(Origin(config=values).model_dump_json()).config
+    if isinstance(proxy := config.get("llm_proxy"), dict):
+        proxy.pop("budget", None)
     return {name: value for name, value in config.items() if name != "budget"}
 
 

@@ -24,6 +24,7 @@ def origin(**fields: Any) -> Origin:
         ({"train_dataset": [1, 2]}, {"train_dataset": [1]}, ["train_dataset [1, 2] → [1]"]),
         ({"x": "y" * 100}, {"x": "z"}, [f"x {'y' * 39}… → z"]),
         ({"hooks": ("a",)}, {"hooks": ["a"]}, []),
+        ({"budget": {"calls": 4}, "llm_proxy": {"budget": {"usd": 1}}}, {"budget": {"calls": 9}, "llm_proxy": {}}, []),
     ],
 )
 def test_values_of_the_config_are_told_with_their_place(
