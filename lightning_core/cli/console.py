@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO
@@ -101,6 +102,9 @@ def show_warnings(context: click.Context, *, verbose: bool = False, level: str =
     handler.setFormatter(PlainFormatter() if level == "WARNING" else None)
     setup_logging(level, console=False, extra_handlers=[handler])
     context.call_on_close(reset_logging)
+    context.with_resource(warnings.catch_warnings())
+    # Options of a config that have no effect; Python shows such warnings only where a program's own lines cause them.
+    warnings.filterwarnings("default", category=DeprecationWarning, module=r"lightning_core\.registry")
 
 
 class _Stderr(logging.StreamHandler[TextIO]):

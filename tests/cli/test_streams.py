@@ -34,6 +34,13 @@ def write_job(folder: Path) -> None:
     (folder / "config.yaml").write_text("agent: quick_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
 
 
+def test_options_without_effect_are_told(tmp_path: Path) -> None:
+    write_job(tmp_path)
+    done = shell(f"{AGL} train config.yaml --dry-run --set 'strategy={{name: local, join_timeout: 3}}'", tmp_path)
+    assert done.returncode == 0
+    assert "LocalStrategy(join_timeout=) has no effect: everything is a task of one event loop" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["plugins", "completion bash", "train config.yaml"])
 def test_reader_that_has_had_enough_ends_the_command_without_a_traceback(command: str, tmp_path: Path) -> None:
     write_job(tmp_path)
