@@ -68,9 +68,13 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     taken = ConfigError(f"{place} is there already; name another place with -o")
     if place.exists():
         raise taken
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as drafts:
-        draft = Path(drafts, place.name)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        drafts = tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {place}: {exc.strerror}") from exc
+    with drafts as drafts_folder:
+        draft = Path(drafts_folder, place.name)
         write_draft = functools.partial(write, folder, draft)
         check_options(f"--to {target}", options, write_draft)
         written = write_draft(**options)

@@ -71,6 +71,14 @@ def test_a_place_that_is_not_written_is_said(run: RunFolder) -> None:
     assert done.output == "sent; nothing was written to out, as --to sent makes no file\n"
 
 
+def test_a_place_where_nothing_can_be_written_is_one_error(run: RunFolder) -> None:
+    Path("file").touch()
+    with default_registry().register("exports", "lines", write_lines):
+        done = CliRunner().invoke(agl, ["export", "1f", "--to", "lines", "-o", "file/out"])
+    assert done.exit_code == 2
+    assert done.output.endswith("file/out: File exists\n")
+
+
 def test_an_export_that_breaks_off_leaves_nothing(run: RunFolder, tmp_path: Path) -> None:
     with default_registry().register("exports", "broken", break_off):
         done = CliRunner().invoke(agl, ["export", "1f", "--to", "broken"])
