@@ -44,20 +44,28 @@ class Conversations:
         if call.messages:
             self._by_turn[_first_turn(call)].append(call)
 
-    def link(self, call: ModelCall) -> Link:
-        """Find the call that a call goes on with, among those that were added."""
+    def link(self, call: ModelCall, continued: ModelCall | None = None) -> Link:
+        """Find the call that a call goes on with, among those that were added.
+
+        Args:
+            call: The call.
+            continued: The one whose tokens its prompt begins with. Only a later one tells why the row breaks off.
+        """
         said, related = call.messages, None
-        if not said:
-            return Link(None, "unknown")
-        for other in reversed(self._by_turn.get(_first_turn(call), ())):
+        for other in reversed(self._by_turn.get(_first_turn(call), ()) if said else ()):
+            if continued is not None and other.order <= continued.order:
+                break
             before = other.messages
-            if said[: len(before)] == before:
+            # Calls that branch have a long beginning in common, and differ in the last message.
+            if said[len(before) - 1 : len(before)] == before[-1:] and said[: len(before)] == before:
                 return Link(other, _start_after(call, other, said[len(before) :]))
-            if related is None and _begin_alike(before, said):
+            if continued is None and related is None and _begin_alike(before, said):
                 related = other
+        if continued is not None:
+            return Link(continued, "branched")
         if related is not None:
             return Link(related, "history_edited")
-        return Link(None, "other_conversation")
+        return Link(None, "other_conversation" if said else "unknown")
 
 
 def _turns(said: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

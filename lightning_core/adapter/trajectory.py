@@ -111,7 +111,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
     call continues that row: the rest of the prompt is masked, its answer is not. Elsewhere a new row begins. Of
     several rows that a prompt begins with, the longest is continued, of equal ones the one that got there last, by its
     latest answer. No produced token is trained twice, and none is made from text. Time and memory are linear in the
-    tokens.
+    tokens, but for a look at what was said before for each row.
 
     `docs/components.md` says what becomes of failed, empty, repeated, parallel and branching calls.
 
@@ -254,7 +254,7 @@ def _starts(calls: Sequence[ModelCall], merging: "_Merging") -> dict[int, RowSta
     conversations, starts = Conversations(), dict[int, RowStart]()
     for call in calls:
         if call.order in firsts:
-            starts[call.order] = "branched" if call.order in merging.before else conversations.link(call).start
+            starts[call.order] = conversations.link(call, merging.before.get(call.order)).start
         conversations.add(call)
     return starts
 
@@ -265,7 +265,7 @@ def _longest_conversation(calls: Sequence[ModelCall]) -> list[ModelCall]:
     found: dict[int, list[ModelCall]] = {}
     for call in calls:
         merging.take(call)
-        before = merging.before.get(call.order) or conversations.link(call).before
+        before = conversations.link(call, merging.before.get(call.order)).before
         found[call.order] = found[before.order] if before is not None else []
         found[call.order].append(call)
         conversations.add(call)

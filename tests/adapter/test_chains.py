@@ -98,6 +98,23 @@ def test_a_branch_of_a_row_that_went_on_is_one(attempt: Attempt) -> None:
     assert attempt.starts() == ["first_call", "branched"]
 
 
+@pytest.mark.parametrize(
+    ("said", "start"),
+    [
+        ([assistant(" yes"), user("and on")], "text_only"),
+        ([assistant("no"), user("and on")], "history_edited"),
+        ([], "same_prompt"),
+    ],
+)
+def test_the_latest_call_of_the_conversation_says_why_a_row_breaks_off(
+    attempt: Attempt, said: list[Message], start: str
+) -> None:
+    begun = [*BEGUN, assistant("yes"), user("on")]
+    attempt.call(*begun)
+    attempt.call(*begun, *said)  # the tokens of the first turn are there, too
+    assert attempt.starts() == ["first_call", start]
+
+
 def test_further_choices_are_samples_of_the_same_prompt(attempt: Attempt) -> None:
     attempt.spans.clear()
     attempt.call(user("hi"), response_token_ids=[[1], [2]])
