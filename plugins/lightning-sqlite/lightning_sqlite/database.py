@@ -178,6 +178,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidRequest(f"path is {path!r}; it is the path of a file")
+    if text == ":memory:" or text.startswith("file:"):
+        raise InvalidRequest(f"path is {text!r}; it is the plain path of a file. The store 'memory' keeps nothing")
     absolute = Path(text).expanduser().absolute()
     if absolute.is_dir():
         raise UnusableFile(f"{absolute} is a folder; name a file in it, such as {absolute / 'store.sqlite'}")

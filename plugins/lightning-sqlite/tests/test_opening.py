@@ -262,3 +262,8 @@ def test_wrong_options_are_refused_and_leave_no_file(path: Path) -> None:
     assert not path.exists()
     with pytest.raises(InvalidRequest, match="lease_seconds is 0"):
         SqliteLightningStore(path, lease_seconds=0)
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:store.sqlite?mode=ro"])
+def test_sqlite_s_own_names_are_refused(path: str) -> None:
+    refused(path, f"path is {re.escape(repr(path))}; it is the plain path of a file", InvalidRequest)
