@@ -158,9 +158,9 @@ class Trainer:
                 "when it is resumed; leave keep_spans out"
             )
         default_tracer, default_adapter = _late_defaults()
-        self.store = self._build("stores", InMemoryLightningStore if store is None else store, LightningStore)
-        self.tracer = self._build("tracers", default_tracer if tracer is None else tracer, Tracer)
-        self.adapter = self._build("adapters", default_adapter if adapter is None else adapter, TraceAdapter)
+        self.store = self._build("stores", InMemoryLightningStore() if store is None else store, LightningStore)
+        self.tracer = self._build("tracers", default_tracer() if tracer is None else tracer, Tracer)
+        self.adapter = self._build("adapters", default_adapter() if adapter is None else adapter, TraceAdapter)
         sizes = {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None}
         self.strategy: ExecutionStrategy = (
             LocalStrategy(**sizes)
@@ -182,9 +182,13 @@ class Trainer:
         self.runner = self.make_runner()
         """A runner as those are that run the agent; each of them is made anew."""
         self._check_runner()
-        self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+        self.llm_proxy: ModelProxy | None = None
         """The model proxy, or None."""
-        self._budget = check_budget(budget, self.llm_proxy)
+        if llm_proxy is not None:
+            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+        self._budget = None
+        if budget is not None or self.llm_proxy is not None:
+            self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)] if loggers else []
         self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
