@@ -218,30 +218,6 @@ async def test_cancelled_trace_does_not_wait_long_for_a_store_that_never_answers
     assert only_this_task_runs()
 
 
-async def test_late_spans_of_an_abandoned_thread_are_dropped_and_counted(
-    tracer: OtelTracer, store: "RecordingStore", caplog: pytest.LogCaptureFixture
-) -> None:
-    go_on = threading.Event()
-    started = threading.Event()
-
-    def agent() -> None:
-        with tracer.provider.get_tracer("agent").start_as_current_span("begun in time"):
-            started.set()
-            assert go_on.wait(timeout=30)
-        emit_message("late")
-
-    async with tracer.trace_context(store=store, **IDS) as trace:
-        emit_message("in time")
-        thread = threading.Thread(target=agent, daemon=True)
-        thread.start()
-        assert started.wait(timeout=30)
-    go_on.set()
-    thread.join(timeout=30)
-    assert trace.dropped == 2
-    assert stored(store) == ["in time"]
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["lightning.late_span_dropped"]
-
-
 def test_thread_outlives_the_tracer_and_the_loop_unharmed() -> None:
     go_on = threading.Event()
     failures: list[BaseException] = []
