@@ -36,12 +36,6 @@ def test_option_without_effect_says_why():
         Oven(door="open")  # type: ignore[call-arg]
 
 
-def test_option_without_effect_that_was_given_can_be_read():
-    with pytest.warns(DeprecationWarning, match="one event loop"):
-        given = LocalStrategy(main_thread="algorithm")  # type: ignore[call-arg]
-    assert given.main_thread == "algorithm"  # type: ignore[attr-defined]
-
-
 def test_option_that_is_none_counts_as_not_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -208,26 +208,6 @@ async def test_store_that_is_closed_ends_the_run(store: InMemoryLightningStore) 
 # The run is cancelled
 
 
-async def test_cancelled_run_ends_the_algorithm_and_the_runners(store: InMemoryLightningStore) -> None:
-    ended: list[str] = []
-    working = asyncio.Barrier(4)
-
-    async def part(store: LightningStore, worker_id: int | None = None) -> None:
-        try:
-            await working.wait()
-            await forever(store)
-        finally:
-            ended.append("algorithm" if worker_id is None else f"runner {worker_id}")
-
-    run = asyncio.create_task(LocalStrategy(n_runners=2).execute(part, part, store))
-    await working.wait()
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-
-    assert sorted(ended) == ["algorithm", "runner 0", "runner 1"]
-
-
 async def test_part_that_does_not_let_itself_be_cancelled_is_abandoned(
     store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

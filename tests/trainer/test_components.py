@@ -1,17 +1,14 @@
 """What may be given for each component of a trainer, and what is said of anything else."""
 
-import importlib.metadata
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from lightning_core import Trainer, rollout
 from lightning_core.algorithm import Baseline
-from lightning_core.errors import InvalidComponent, RegistryError, UnknownComponent
+from lightning_core.errors import InvalidComponent
 from lightning_core.execution import LocalStrategy
-from lightning_core.registry import Registry
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
@@ -27,13 +24,6 @@ READY_RUNNER = LitAgentRunner(OtelTracer())
 
 def make_runner(tracer: OtelTracer, heartbeat_interval: float = 5.0) -> Runner:
     return LitAgentRunner(tracer, heartbeat_interval=heartbeat_interval)
-
-
-@pytest.fixture
-def registry() -> Registry:
-    """The core's own components and one of a plugin, whatever else is installed."""
-    own = importlib.metadata.distribution("lightning-core").entry_points
-    return Registry([*own, EntryPoint("apo", "lightning_apo:APO", "lightning_core.algorithms")])
 
 
 FORMS: list[tuple[str, Callable[[], object]]] = [
@@ -79,27 +69,6 @@ def test_options_reach_their_component() -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "name", "message"),
-    [
-        ("algorithm", "apoo", "no algorithm named 'apoo'; installed: apo, baseline. Did you mean 'apo'?"),
-        ("store", "memroy", "no store named 'memroy'; installed: memory. Did you mean 'memory'?"),
-    ],
-)
-def test_unknown_name_says_what_is_installed_and_what_it_probably_meant(
-    registry: Registry, component: str, name: str, message: str
-) -> None:
-    given: dict[str, Any] = {component: name}
-    with pytest.raises(UnknownComponent) as raised:
-        Trainer(registry=registry, **given)
-    assert str(raised.value) == message
-
-
-def test_name_that_another_distribution_has_says_which(registry: Registry) -> None:
-    with pytest.raises(UnknownComponent, match=r"^'verl' is not installed; it ships in lightning-verl\. Install it "):
-        Trainer(algorithm="verl", registry=registry)
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         (
@@ -126,11 +95,6 @@ def test_options_that_cannot_be_followed_are_refused_before_a_run(given: dict[st
     with pytest.raises(InvalidComponent) as raised:
         Trainer(**{"algorithm": "baseline", **given})
     assert str(raised.value) == message
-
-
-def test_component_of_the_wrong_kind_is_refused() -> None:
-    with pytest.raises(RegistryError, match="it has to be an instance or a subclass of Algorithm"):
-        Trainer(algorithm="lightning_core.execution:LocalStrategy")
 
 
 def test_plugin_without_a_hook_is_refused() -> None:

@@ -46,12 +46,6 @@ def test_type_names_a_path_with_dots_and_the_other_keys_are_options():
     assert isinstance(trainer.adapter, TraceToMessages)
 
 
-def test_type_may_be_a_registered_name_and_former_options_are_taken():
-    with pytest.warns(DeprecationWarning, match=r"LocalStrategy\(main_thread=\) has no effect"):
-        trainer = Trainer(strategy={"type": "shm", "n_runners": 8, "main_thread": "algorithm"})
-    assert trainer.n_runners == 8
-
-
 def test_options_alone_are_those_of_the_default_adapter():
     adapter = Trainer(adapter={"agent_match": "planner", "repair_hierarchy": False}).adapter
     assert isinstance(adapter, TracerTraceToTriplet)
@@ -153,16 +147,6 @@ def test_paths_of_agentlightning_are_paths_of_this_package():
     trainer = Trainer(adapter="agentlightning.adapter.TraceToMessages", tracer={"type": "agentlightning.OtelTracer"})
     assert isinstance(trainer.adapter, TraceToMessages)
     assert isinstance(trainer.tracer, OtelTracer)
-
-
-def test_port_reaches_a_strategy_that_serves_the_store():
-    class Serving(LocalStrategy):
-        def __init__(self, n_runners: int = 1, server_port: int = 1) -> None:
-            super().__init__(n_runners)
-            self.server_port = server_port
-
-    trainer = Trainer(strategy=Serving, port=4747, n_runners=2)
-    assert (trainer.strategy.server_port, trainer.n_runners) == (4747, 2)
 
 
 def test_resources_that_an_algorithm_was_given_before_stay_where_the_trainer_has_none():

@@ -1,15 +1,12 @@
 """What `Trainer.fit` raises: the run's own failures, not reports of them."""
 
-import asyncio
 import traceback
 
 import pytest
 
-from lightning_core import LightningStore, Trainer, rollout
-from lightning_core.algorithm import algo, run_batch
+from lightning_core import Trainer, rollout
+from lightning_core.algorithm import algo
 from lightning_core.errors import AlgorithmError, NoRewards
-from lightning_core.execution import ExecutionError
-from lightning_core.runner import LitAgentRunner
 
 
 class SearchFailed(Exception):
@@ -70,44 +67,6 @@ def test_test_samples_without_any_reward_are_a_failure_too() -> None:
 
     with pytest.raises(NoRewards, match=r"^the test on held-out samples: none of 1 rollouts gave a reward; the first:"):
         Trainer(algorithm="baseline").fit(agent, [1.0], test_dataset=[0.0])
-
-
-class BrokenRunner(LitAgentRunner):
-    """Loses its store at once."""
-
-    async def iter(self) -> None:
-        raise ConnectionError("the store is gone")
-
-
-def test_runner_that_cannot_go_on_ends_the_run() -> None:
-    ended: list[str] = []
-
-    @algo
-    async def waits(store: LightningStore) -> None:
-        try:
-            await run_batch(store, [1.0], mode="train")
-        except asyncio.CancelledError:
-            ended.append("algorithm")
-            raise
-
-    with pytest.raises(ConnectionError, match="the store is gone"):
-        Trainer(algorithm=waits, runner=BrokenRunner, n_runners=2).fit(solve)
-    assert ended == ["algorithm"]
-
-
-def test_more_work_than_the_runners_may_do_is_an_error_and_no_hang() -> None:
-    with pytest.raises(ExecutionError, match="all 2 runners have reached their max_rollouts"):
-        Trainer(algorithm="baseline", n_runners=2, max_rollouts=1).fit(solve, [1.0] * 3)
-
-
-def test_algorithm_that_cancels_itself_is_an_error_and_no_interruption() -> None:
-    @algo
-    async def cancels_itself() -> None:
-        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)  # type: ignore[union-attr]
-        await asyncio.Event().wait()
-
-    with pytest.raises(ExecutionError, match="algorithm was cancelled from inside"):
-        Trainer(algorithm=cancels_itself).fit(solve)
 
 
 def test_trainer_can_be_used_again_after_a_failure() -> None:

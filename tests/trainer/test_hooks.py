@@ -69,23 +69,6 @@ def test_failed_run_is_told_as_failed_with_every_step_before(diary: Diary) -> No
     assert diary.entries[-1][2] == "failed"
 
 
-async def test_cancelled_run_is_told_as_interrupted(diary: Diary) -> None:
-    started = asyncio.Event()
-
-    @algo
-    async def waits() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    fit = asyncio.create_task(Trainer(algorithm=waits, hooks=[diary]).fit_async(solve))
-    await started.wait()
-    fit.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await fit
-    assert [entry[0] for entry in diary.entries] == ["start", "end"]
-    assert diary.entries[-1][2] == "interrupted"
-
-
 def test_plugin_that_cannot_start_stops_the_run_before_anything_else(diary: Diary) -> None:
     begun: list[str] = []
 
