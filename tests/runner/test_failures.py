@@ -12,7 +12,7 @@ import pytest
 
 from lightning_core.agent import LitAgent, rollout
 from lightning_core.emitter import emit_message
-from lightning_core.types import LLM, NamedResources, Rollout
+from lightning_core.types import NamedResources, Rollout
 
 if TYPE_CHECKING:
     from tests.runner.conftest import MakeAgent, RunAgent
@@ -129,16 +129,6 @@ async def test_agent_that_cancels_its_own_task_fails_only_its_attempt(run_agent:
     ran = await run_agent(agent)
 
     assert ran.failure == {"type": "AgentError", "message": "the agent's task was cancelled, but not by its runner"}
-
-
-async def test_agent_that_lacks_a_resource_fails_with_its_name(run_agent: "RunAgent") -> None:
-    @rollout
-    def agent(task: Any, llm: LLM) -> None: ...
-
-    ran = await run_agent(agent)
-
-    assert ran.failure["type"] == "MissingResource"
-    assert "needs a resource of type LLM, but has: none" in ran.failure["message"]
 
 
 async def test_coroutine_behind_a_plain_function_is_awaited(run_agent: "RunAgent") -> None:

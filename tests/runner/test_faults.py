@@ -1,6 +1,5 @@
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,14 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 
-@pytest.fixture
-def dead_port() -> Iterator[int]:
-    """A port that is taken, and that nobody listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
 async def test_a_fault_that_names_the_rollout_is_warned_of_once_a_run(
     store: InMemoryLightningStore, run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,47 +40,6 @@ async def test_a_fault_that_names_the_rollout_is_warned_of_once_a_run(
     await run_agent(agent, attempts=2)
 
     assert [each.levelname for each in caplog.records if each.msg.startswith("lightning.fault")] == ["WARNING", "INFO"]
-
-
-@pytest.mark.parametrize(("is_wrapped", "name"), [(False, "APIConnectionError"), (True, "ConnectionError")])
-async def test_model_that_cannot_be_reached_is_a_fault(
-    run_agent: "RunAgent", dead_port: int, is_wrapped: bool, name: str
-) -> None:
-    client = openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{dead_port}/v1", max_retries=0)
-
-    @rollout
-    async def agent(task: Any) -> None:
-        try:
-            await client.chat.completions.create(model="m", messages=[])
-        except openai.APIConnectionError as exc:
-            if is_wrapped:
-                raise ConnectionError("no model") from exc  # as CrewAI does
-            raise
-
-    ran = await run_agent(agent)
-    await client.close()
-
-    assert ran.rollout.status == "requeuing"
-    assert ran.attempt.metadata is not None
-    assert ran.attempt.metadata["fault"].startswith(f"{name}: ")
-
-
-async def test_group_of_faults_is_a_fault_and_a_mixed_one_is_not(run_agent: "RunAgent") -> None:
-    @rollout
-    async def agent(task: list[Exception]) -> None:
-        async def call(error: Exception) -> None:
-            raise error
-
-        async with asyncio.TaskGroup() as group:
-            for error in task:
-                group.create_task(call(error))
-
-    mixed = await run_agent(agent, [Fault("a"), ValueError("b")])
-    faults = await run_agent(agent, [Fault("a"), Fault("b")])
-
-    assert faults.rollout.status == "requeuing"
-    assert mixed.rollout.status == "failed"
-    assert mixed.failure["type"] == "ExceptionGroup"
 
 
 def refuse(**headers: str) -> float:

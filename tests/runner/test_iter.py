@@ -55,19 +55,6 @@ class Endings:
 # How far it goes
 
 
-async def test_runner_waits_for_work() -> None:
-    store = AwaitedStore()
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=succeeds, store=store):
-        running = asyncio.create_task(runner.iter())
-        await store.asked.wait()
-        queued = await store.enqueue_rollout("task")
-        await running
-
-    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
-    assert ended.status == "succeeded"
-
-
 def test_limits_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="max_rollouts is 0; it is at least 1, or None for no limit"):
         LitAgentRunner(OtelTracer(), max_rollouts=0)
