@@ -46,21 +46,14 @@ async def test_rollouts_that_ran_are_queued_again_and_use_up_no_attempt(store: L
     assert await store.report_dead_workers("killed") == 0
 
 
-async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock) -> None:
+@pytest.mark.parametrize(
+    "wrapped",
+    [lambda store: store, LightningStoreThreaded, lambda store: ObservedStore(store, AsyncMock())],
+    ids=["itself", "threaded", "observed"],
+)
+async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock, wrapped: Any) -> None:
     store = InMemoryLightningStore(clock=clock)
-    rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5, unresponsive_seconds=3))
-    await store.dequeue_rollout("worker-0")
-    await clock.advance(3600)
-    assert await store.report_dead_workers("killed") == 1
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    assert found.status == "requeuing"
-
-
-@pytest.mark.parametrize("wrapped", ["threaded", "observed"])
-async def test_a_store_that_hands_calls_on_hands_on_this_one_too(clock: FakeClock, wrapped: str) -> None:
-    store = InMemoryLightningStore(clock=clock)
-    outer = LightningStoreThreaded(store) if wrapped == "threaded" else ObservedStore(store, AsyncMock())
+    outer = wrapped(store)
     rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5))
     await store.dequeue_rollout("worker-0")
     await clock.advance(3600)
