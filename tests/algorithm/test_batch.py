@@ -238,11 +238,6 @@ def test_step_without_any_reward_stops_with_the_first_cause() -> None:
         require_rewards([Batch([]), Batch([first, outcome(None)]), Batch([outcome(None)])], step="step 3")
 
 
-def test_step_without_any_rollout_stops_as_well() -> None:
-    with pytest.raises(NoRewards, match="step 1: there was nothing to run; give a dataset that is not empty"):
-        require_rewards([Batch([])], step="step 1")
-
-
 async def test_a_rollout_that_was_deleted_while_it_is_waited_for_is_named(store: InMemoryLightningStore) -> None:
     kept, deleted = [await store.enqueue_rollout(each) for each in "ab"]
     waiting = asyncio.create_task(wait_for_all(store, [kept.rollout_id, deleted.rollout_id]))

@@ -30,13 +30,10 @@ async def test_work_that_was_cut_off_is_continued_under_its_key(store: InMemoryL
     assert await key_of(store) == first
 
 
-async def test_work_that_came_to_its_end_is_begun_anew(store: InMemoryLightningStore):
-    first = await key_of(store)
-    assert await key_of(store) != first
-
-
-@pytest.mark.parametrize("error", [NoRewards("not one"), NotFound("no rollout ro-1")])
-async def test_work_that_failed_is_begun_anew(store: InMemoryLightningStore, error: Exception):
+@pytest.mark.parametrize("error", [None, NoRewards("not one"), NotFound("no rollout ro-1")])
+async def test_work_that_came_to_its_end_or_failed_is_begun_anew(
+    store: InMemoryLightningStore, error: Exception | None
+):
     first = await key_of(store, raises=error)
     assert await key_of(store) != first
 

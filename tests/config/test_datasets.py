@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_core.config import load_dataset
-from lightning_core.errors import BrokenPlugin, ConfigError, UnknownComponent
+from lightning_core.errors import ConfigError
 from lightning_core.types import Dataset
 
 SAMPLES = [{"question": "1 + 1?", "answer": "2"}, {"question": "Größe?", "answer": "groß"}]
@@ -112,21 +112,3 @@ def test_object_of_a_module_that_is_no_dataset_is_refused(folder: Path, source: 
     with pytest.raises(ConfigError) as raised:
         load_dataset(source, folder)
     assert str(raised.value).startswith(message)
-
-
-@pytest.mark.usefixtures("my_data")
-def test_module_or_name_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(UnknownComponent, match=r"module 'my_data' has no 'SAMPLE'.*Did you mean 'SAMPLES'"):
-        load_dataset("my_data:SAMPLE", folder)
-    with pytest.raises(UnknownComponent, match="no module 'not_there'"):
-        load_dataset("not_there:SAMPLES", folder)
-
-
-def test_module_that_fails_at_import_keeps_its_cause(
-    write: Callable[..., Path], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(folder))
-    write("broken_data.py", "1 / 0\n")
-    with pytest.raises(BrokenPlugin, match="'broken_data' cannot be imported: ZeroDivisionError") as raised:
-        load_dataset("broken_data:SAMPLES", folder)
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
