@@ -12,6 +12,9 @@ GROW = (
 N = 300_000_000
 
 BOMBS = [
+    f"{{{{ 'a' * {N} }}}}",
+    "{{ 10 ** 99 }}",
+    f"{{{{ '%{N}d' % 3 }}}}",
     f"{{{{ 'a'.center({N}) }}}}",
     f"{{{{ 'a'|center({N}) }}}}",
     f"{{{{ 'a'|attr('ljust')({N}) }}}}",
@@ -66,6 +69,7 @@ def test_a_template_takes_no_memory_without_bound(template: str) -> None:
         ("{{ document | replace('y', document) | length }}", "5000000"),
         ("{{ range(1000) | join(('a' | center(900))) | length }}", "901990"),
         ("{{ text | indent(2) }}", "one\n  two"),
+        ("{{ 2 * 3 + 7 % 4 }}", "9"),
         ("{{ text.split('\\n')[0].upper() ~ '!' ~ 3 * 2 }}", "ONE!6"),
         ("{{ '%05.1f' | format(2.25) }} {{ rows[0].x | default(50000000) }}", "002.2 50000000"),
         (

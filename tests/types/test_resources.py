@@ -8,8 +8,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.types import (
     LLM,
-    Attempt,
-    AttemptedRollout,
     NamedResources,
     PromptTemplate,
     ProxyLLM,
@@ -169,18 +167,6 @@ def test_a_plain_model_has_one_url_for_everybody() -> None:
     assert LLM(endpoint="http://host/v1", model="m").get_base_url("ro-1", "at-1") == "http://host/v1"
 
 
-def test_a_proxied_model_becomes_a_plain_one_for_an_attempt() -> None:
-    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
-    rollout = AttemptedRollout(rollout_id="ro-1", input=None, start_time=0.0, attempt=attempt)
-    proxy = ProxyLLM(endpoint="http://host/v1", model="m", api_key="k", sampling_parameters={"temperature": 0})
-    assert proxy.with_attempted_rollout(rollout) == LLM(
-        endpoint="http://host/rollout/ro-1/attempt/at-1/v1",
-        model="m",
-        api_key="k",
-        sampling_parameters={"temperature": 0},
-    )
-
-
 def test_a_key_does_not_show() -> None:
     assert "secret" not in repr(LLM(endpoint="http://host", model="m", api_key="secret"))
 
@@ -203,21 +189,3 @@ def test_an_unknown_kind_or_field_of_a_resource_is_refused() -> None:
         adapter.validate_python({"a": {"resource_type": "weights"}})
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         LLM(endpoint="http://host", model="m", temperature=1)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{{ x * 1000000000 }}", "cannot be multiplied"),
-        ("{{ 10 ** 99 }}{{ x }}", r"the operator \*\* cannot be used"),
-        ("{{ '%0999999999d' % 3 }}{{ x }}", "the operator % cannot be used"),
-        ("{% for i in range(9999) %}{% for j in range(9999) %}{{ x }}{% endfor %}{% endfor %}", "1,000,000 characters"),
-    ],
-)
-def test_a_jinja_template_cannot_make_a_text_of_any_size(template: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        PromptTemplate(template=template, engine="jinja").format(x="ab")
-
-
-def test_a_jinja_template_can_calculate() -> None:
-    assert PromptTemplate(template="{{ 2 * 3 + 7 % 4 }} {{ x }}", engine="jinja").format(x="a") == "9 a"
