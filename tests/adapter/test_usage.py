@@ -26,12 +26,5 @@ def test_sums_are_over_the_calls_that_tell() -> None:
     assert read_usage(spans) == Usage(calls=3, input_tokens=8, output_tokens=2, cost=0.75)
 
 
-def test_call_that_two_sources_recorded_counts_once() -> None:
-    outer = call(gen_ai__response__id="r1", gen_ai__usage__input_tokens=7)
-    inner = call(gen_ai__response__id="r1", gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3)
-    inner.parent_id = outer.span_id
-    assert read_usage([outer, inner]) == Usage(calls=1, input_tokens=7, output_tokens=3)
-
-
 def test_usage_of_several_attempts_adds_up() -> None:
     assert Usage(1, 2, None, None) + Usage(2, 3, 4, 0.5) == Usage(3, 5, 4, 0.5)

@@ -48,14 +48,12 @@ async def test_async_variants_do_the_same() -> None:
     assert Solver().is_async()
 
 
-def test_agent_without_a_method_says_what_to_implement() -> None:
+async def test_agent_that_lacks_a_method_or_a_mode_says_what_to_implement() -> None:
     class Empty(LitAgent[str]): ...
 
     with pytest.raises(InvalidAgent, match="Empty has to implement rollout or rollout_async"):
         Empty().method_for("train")("task", {}, Rollout(rollout_id="ro-1", input="task", start_time=0))
 
-
-async def test_async_agent_that_lacks_a_mode_says_what_to_implement() -> None:
     class Halved(LitAgent[str]):
         async def training_rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
             return "training"

@@ -100,20 +100,14 @@ def test_a_scorer_that_raises_on_answers_gives_0_and_says_so_once(caplog: pytest
 @pytest.mark.parametrize(
     ("kind", "words"), [(Broken, "cannot be set up: RuntimeError: no licence"), (Remote, "cannot reach what it needs")]
 )
-def test_set_up_and_transport_are_faults(kind: type[Sums], words: str) -> None:
-    with pytest.raises(Fault, match=words):
-        Scoring(kind())({"number": 1}, "2")
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"), [(Broken, "cannot be set up: RuntimeError: no licence"), (Remote, "cannot reach what it needs")]
-)
-async def test_set_up_and_transport_are_faults_of_a_check_too(kind: type[Sums], words: str) -> None:
+async def test_set_up_and_transport_are_faults_also_of_a_check(kind: type[Sums], words: str) -> None:
     async def check() -> None:
         candidate = candidate_of(kind(), None, None)
         assert candidate is not None
         await check_grader(candidate, [{"number": 1}])
 
+    with pytest.raises(Fault, match=words):
+        Scoring(kind())({"number": 1}, "2")
     with pytest.raises(Fault, match=words):
         await check()
 

@@ -47,14 +47,6 @@ def test_grader_may_be_a_path_or_a_grader() -> None:
         Grader.of(f"{__name__}:exac")
 
 
-def test_async_grader_is_known_as_one() -> None:
-    async def judge(result: Any) -> float:
-        return 1.0
-
-    assert Grader(judge).is_async()
-    assert not Grader(exact).is_async()
-
-
 def test_unknown_parameter_is_named_with_what_is_possible() -> None:
     def judge(results: Any) -> float:
         return 1.0
