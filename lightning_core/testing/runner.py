@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -13,12 +13,8 @@ from lightning_core.emitter import emit_message, emit_reward, find_final_reward
 from lightning_core.errors import Fault
 from lightning_core.runner import Runner
 from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.testing.store.base import PATIENCE_SECONDS, present, soon
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, PromptTemplate, Rollout, RolloutConfig, Span
-
-T = TypeVar("T")
-
-PATIENCE_SECONDS = 20.0
-"""Real time after which a wait that should have ended is an error. No test waits for it to pass."""
 
 
 class RunnerSuite:
@@ -86,9 +82,7 @@ class RunnerSuite:
         attempt = attempt_of(over)
         assert (attempt.status, attempt.sequence_id) == ("succeeded", 1)
         assert attempt.worker_id is not None
-        worker = await store.get_worker_by_id(attempt.worker_id)
-        assert worker is not None
-        assert worker.last_heartbeat_time is not None
+        assert present(await store.get_worker_by_id(attempt.worker_id)).last_heartbeat_time is not None
 
     @pytest.mark.parametrize("agent_kind", ["sync", "async"])
     async def test_what_the_agent_emits_is_stored_in_order(self, agent_kind: str) -> None:
@@ -317,9 +311,7 @@ class RunnerSuite:
             over = await soon(runner.step("now", mode="val"))
         assert (over.input, over.mode, over.status) == ("now", "val", "succeeded")
         assert await reward_of(store, over) == 0.5
-        waiting = await store.get_rollout_by_id(queued.rollout_id)
-        assert waiting is not None
-        assert waiting.status == "queuing"
+        assert present(await store.get_rollout_by_id(queued.rollout_id)).status == "queuing"
 
     async def test_step_raises_what_the_agent_raised(self) -> None:
         def fail(task: Any) -> None:
@@ -391,11 +383,6 @@ def agent_of(kind: str, function: Callable[[Any], Any]) -> LitAgent[Any]:
         return function(task)
 
     return rollout(in_thread if kind == "sync" else in_loop)
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    """Return what it gives, or fail instead of hanging."""
-    return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
 
 
 async def ended(store: LightningStore, rollout_id: str) -> Rollout:

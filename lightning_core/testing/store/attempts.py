@@ -14,6 +14,7 @@ from lightning_core.testing.store.base import (
     attempt_statuses,
     begin,
     claim,
+    present,
     rollout_status,
     soon,
     span_of,
@@ -29,8 +30,7 @@ class AttemptBehaviour(StoreBehaviour):
         await clock.advance(3)
         attempt = await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
         assert (attempt.status, attempt.end_time) == ("succeeded", clock.now())
-        rollout = await store.get_rollout_by_id(started.rollout_id)
-        assert rollout is not None
+        rollout = present(await store.get_rollout_by_id(started.rollout_id))
         assert (rollout.status, rollout.end_time) == ("succeeded", clock.now())
 
     async def test_a_retry_follows_what_the_policy_names_until_attempts_run_out(self, store: LightningStore) -> None:
@@ -244,10 +244,8 @@ class AttemptBehaviour(StoreBehaviour):
         await store.add_span(span_of(started, "stopped"))
         await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="failed")
         assert await attempt_statuses(store, started.rollout_id) == ["failed"]
-        rollout = await store.get_rollout_by_id(started.rollout_id)
-        assert rollout is not None
+        rollout = present(await store.get_rollout_by_id(started.rollout_id))
         assert (rollout.status, rollout.end_time) == ("cancelled", cancelled.end_time)
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
         assert await store.dequeue_rollout() is None

@@ -14,7 +14,7 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import Change, DocumentKind, StoreBackend
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, soon, span_of, turn
+from lightning_core.testing.store.base import StoreBehaviour, begin, present, soon, span_of, turn
 from lightning_core.types import PromptTemplate
 
 
@@ -83,19 +83,16 @@ class BackendBehaviour(StoreBehaviour):
         self, store: LightningStore, backend: StoreBackend
     ) -> None:
         rollout_id = (await store.enqueue_rollout("a")).rollout_id
-        old = await backend.get(store.run_id, rollout_id)
-        assert old is not None
+        old = present(await backend.get(store.run_id, rollout_id))
         assert await backend.replace(old, marked(old, "first"))
         assert not await backend.replace(old, marked(old, "second"))
-        kept = await backend.get(store.run_id, rollout_id)
-        assert kept is not None
+        kept = present(await backend.get(store.run_id, rollout_id))
         assert (kept.rollout.metadata, kept.revision) == ({"by": "first"}, old.revision + 1)
 
     async def test_a_record_that_was_deleted_is_not_written_again(
         self, store: LightningStore, backend: StoreBackend
     ) -> None:
-        old = await backend.get(store.run_id, (await store.enqueue_rollout("a")).rollout_id)
-        assert old is not None
+        old = present(await backend.get(store.run_id, (await store.enqueue_rollout("a")).rollout_id))
         await backend.delete_rollouts(store.run_id, [old.rollout.rollout_id])
         assert not await backend.replace(old, marked(old, "late"))
         assert await backend.get(store.run_id, old.rollout.rollout_id) is None
@@ -105,13 +102,11 @@ class BackendBehaviour(StoreBehaviour):
         self, store: LightningStore, backend: StoreBackend, kind: DocumentKind
     ) -> None:
         for revision in (0, 1):
-            written = await backend.put_document(store.run_id, kind, "key", {"by": "first"}, revision=revision)
-            assert written is not None
+            written = present(await backend.put_document(store.run_id, kind, "key", {"by": "first"}, revision=revision))
             assert written.revision == revision + 1
             for stale in (revision, 7):
                 assert await backend.put_document(store.run_id, kind, "key", {"by": "second"}, revision=stale) is None
-        kept = await backend.get_document(store.run_id, kind, "key")
-        assert kept is not None
+        kept = present(await backend.get_document(store.run_id, kind, "key"))
         assert (kept.value, kept.revision) == ({"by": "first"}, 2)
 
     async def test_a_deleted_rollout_takes_no_spans(self, store: LightningStore, backend: StoreBackend) -> None:

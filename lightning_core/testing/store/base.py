@@ -63,6 +63,12 @@ async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
 
 
+def present(value: T | None) -> T:
+    """Return a value that has to be there."""
+    assert value is not None
+    return value
+
+
 async def turn(times: int) -> None:
     """Let the event loop turn so many times."""
     for _ in range(times):
@@ -85,8 +91,7 @@ async def begin(
 
 async def rollout_status(store: LightningStore, rollout_id: str) -> str:
     """Return the rollout's status, and check that its end time goes with it."""
-    rollout = await store.get_rollout_by_id(rollout_id)
-    assert rollout is not None
+    rollout = present(await store.get_rollout_by_id(rollout_id))
     assert (rollout.end_time is not None) == (rollout.status in ("succeeded", "failed", "cancelled"))
     return rollout.status
 
@@ -96,6 +101,11 @@ async def attempt_statuses(store: LightningStore, rollout_id: str) -> list[str]:
     attempts = await store.query_attempts(rollout_id)
     assert [attempt.sequence_id for attempt in attempts] == list(range(1, len(attempts) + 1))
     return [attempt.status for attempt in attempts]
+
+
+async def totals(store: LightningStore) -> dict[str, Any]:
+    """Return the numbers of what the store holds."""
+    return {key: value for key, value in (await store.statistics()).items() if key.startswith("total_")}
 
 
 def span_of(of: AttemptedRollout, name: str = "step", *, sequence_id: int = 0, **fields: Any) -> Span:

@@ -4,7 +4,15 @@ import asyncio
 
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, attempt_statuses, begin, rollout_status, soon, span_of
+from lightning_core.testing.store.base import (
+    StoreBehaviour,
+    attempt_statuses,
+    begin,
+    present,
+    rollout_status,
+    soon,
+    span_of,
+)
 from lightning_core.types import RolloutConfig
 
 
@@ -56,12 +64,10 @@ class DeadlineBehaviour(StoreBehaviour):
         assert await rollout_status(store, started.rollout_id) == "requeuing"
         await store.add_span(span_of(started))
         assert await rollout_status(store, started.rollout_id) == "running"
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
+        attempt = present(await store.get_latest_attempt(started.rollout_id))
         assert (attempt.status, attempt.end_time, attempt.last_heartbeat_time) == ("running", None, clock.now())
         assert await store.dequeue_rollout() is None
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert (worker.status, worker.current_attempt_id) == ("busy", attempt.attempt_id)
         await clock.advance(9)
         await store.update_worker("w-1")
@@ -82,8 +88,7 @@ class DeadlineBehaviour(StoreBehaviour):
         assert (await store.query_rollouts(status_in=["failed"])).total == 1
         also = await begin(store, worker_id="w-1", timeout_seconds=10)
         await clock.advance(10)
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
         assert await attempt_statuses(store, also.rollout_id) == ["timeout"]
         assert await attempt_statuses(store, started.rollout_id) == ["timeout"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
@@ -11,14 +10,19 @@ from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
+from lightning_core.testing.store.base import (
+    StoreBehaviour,
+    begin,
+    claim,
+    present,
+    rollout_status,
+    soon,
+    span_of,
+    totals,
+    turn,
+)
 from lightning_core.types import PromptTemplate, Span
 from lightning_core.types.span import Event, OtelResource, TraceStatus
-
-
-async def totals(store: LightningStore) -> dict[str, Any]:
-    """Return the numbers of what the store holds."""
-    return {key: value for key, value in (await store.statistics()).items() if key.startswith("total_")}
 
 
 def require_replace_spans(store: LightningStore) -> None:
@@ -213,8 +217,7 @@ class DeletionBehaviour(StoreBehaviour):
         assert await other.load_state("apo") == {"round": 1}
         await clock.advance(100)
         again = await store.enqueue_rollout("again")
-        claimed = await soon(waits_for_work)
-        assert claimed is not None
+        claimed = present(await soon(waits_for_work))
         assert (claimed.rollout_id, claimed.resources_id) == (again.rollout_id, None)
         assert (await claim(other)).input == "queued"
         await other.aclose()

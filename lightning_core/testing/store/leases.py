@@ -14,6 +14,7 @@ from lightning_core.testing.store.base import (
     attempt_statuses,
     begin,
     claim,
+    present,
     rollout_status,
     soon,
     span_of,
@@ -32,9 +33,7 @@ async def claimed_by_a_living_worker(store: LightningStore, **config: Any) -> At
 
 async def newest_attempt(store: LightningStore, rollout_id: str) -> Attempt:
     """Return the newest attempt of a rollout that has one."""
-    attempt = await store.get_latest_attempt(rollout_id)
-    assert attempt is not None
-    return attempt
+    return present(await store.get_latest_attempt(rollout_id))
 
 
 class LeaseBehaviour(StoreBehaviour):
@@ -51,8 +50,7 @@ class LeaseBehaviour(StoreBehaviour):
         lost = await newest_attempt(store, claimed.rollout_id)
         assert (lost.status, lost.end_time) == ("unresponsive", clock.now())
         assert lost.metadata == {"fault": f"its worker gave no sign of life for {LEASE_SECONDS:g} s"}
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
 
     async def test_a_worker_that_never_sent_a_heartbeat_holds_no_lease(
@@ -166,8 +164,7 @@ class LeaseBehaviour(StoreBehaviour):
         waiter = asyncio.create_task(store.dequeue_rollout("w-2", wait_seconds=None))
         await soon(clock.until_waiting())
         await clock.advance(LEASE_SECONDS)
-        claimed = await soon(waiter)
-        assert claimed is not None
+        claimed = present(await soon(waiter))
         assert (claimed.rollout_id, claimed.attempt.sequence_id) == (lost.rollout_id, 2)
 
     async def test_a_lease_that_appears_during_a_wait_is_kept(self, store: LightningStore, clock: FakeClock) -> None:
@@ -176,8 +173,7 @@ class LeaseBehaviour(StoreBehaviour):
         await soon(clock.until_waiting())
         await store.update_worker("w-1")
         await clock.advance(LEASE_SECONDS)
-        claimed = await soon(waiter)
-        assert claimed is not None
+        claimed = present(await soon(waiter))
         assert claimed.rollout_id == started.rollout_id
 
     async def test_a_reported_fault_ends_the_attempt_and_queues_the_rollout_at_the_tail(
@@ -192,8 +188,7 @@ class LeaseBehaviour(StoreBehaviour):
         assert (ended.attempt_id, ended.status, ended.end_time) == (attempt_id, "failed", clock.now())
         assert ended.metadata == {"gpu": 3, "fault": "the proxy died"}
         assert await newest_attempt(store, started.rollout_id) == ended
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
         assert [(await claim(store)).rollout_id for _ in range(2)] == [waiting.rollout_id, started.rollout_id]
 
@@ -270,8 +265,7 @@ class LeaseBehaviour(StoreBehaviour):
         assert await rollout_status(store, lost.rollout_id) == "preparing"
         await soon(clock.until_waiting())
         await clock.advance(LEASE_SECONDS)
-        claimed = await soon(waiter)
-        assert claimed is not None
+        claimed = present(await soon(waiter))
         assert claimed.rollout_id == lost.rollout_id
         assert await attempt_statuses(store, lost.rollout_id) == ["unresponsive", "preparing"]
 

@@ -14,6 +14,7 @@ from lightning_core.testing.store.base import (
     StoreBehaviour,
     attempt_statuses,
     claim,
+    present,
     require,
     soon,
     span_of,
@@ -53,9 +54,8 @@ class QueueBehaviour(StoreBehaviour):
         queued = await store.enqueue_rollout(value, metadata={"kept": value})
         await store.update_worker("w.$", {"kept": value})
         reopened = await self.reopen_store(store, clock=clock) or store
-        found, worker = await reopened.get_rollout_by_id(queued.rollout_id), await reopened.get_worker_by_id("w.$")
-        assert found is not None
-        assert worker is not None
+        found = present(await reopened.get_rollout_by_id(queued.rollout_id))
+        worker = present(await reopened.get_worker_by_id("w.$"))
         kept = found.input, found.metadata, worker.heartbeat_stats
         assert str(kept) == str((value, {"kept": value}, {"kept": value}))
         await reopened.aclose()

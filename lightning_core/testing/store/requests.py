@@ -16,6 +16,7 @@ from lightning_core.testing.store.base import (
     attempt_statuses,
     begin,
     claim,
+    present,
     require,
     rollout_status,
     soon,
@@ -274,8 +275,7 @@ class RequestBehaviour(StoreBehaviour):
     ) -> None:
         await store.enqueue_rollout("a")
         await store.update_worker("w-1")
-        claimed = await store.dequeue_rollout("w-1", request_id="r-1")
-        assert claimed is not None
+        claimed = present(await store.dequeue_rollout("w-1", request_id="r-1"))
         await clock.advance(LEASE_SECONDS)
         if taken == "claimed by another":
             assert (await claim(store, "w-2")).rollout_id == claimed.rollout_id
@@ -290,8 +290,7 @@ class RequestBehaviour(StoreBehaviour):
     ) -> None:
         assert await store.dequeue_rollout(worker_id, request_id="r-1") is None
         await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(2)])
-        own = await store.dequeue_rollout(worker_id, request_id="r-2")
-        assert own is not None
+        assert await store.dequeue_rollout(worker_id, request_id="r-2") is not None
         await clock.advance(3600)
         before = await everything(store)
         assert await soon(store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id="r-1")) is None
@@ -315,8 +314,7 @@ class RequestBehaviour(StoreBehaviour):
         waiter.cancel()
         await asyncio.wait((waiter,))
         queued = await store.enqueue_rollout("a")
-        claimed = await soon(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1"))
-        assert claimed is not None
+        claimed = present(await soon(store.dequeue_rollout("w-1", wait_seconds=10, request_id="r-1")))
         assert claimed.rollout_id == queued.rollout_id
 
     async def test_that_a_claim_was_answered_with_nothing_outlives_the_store(
@@ -337,8 +335,7 @@ class RequestBehaviour(StoreBehaviour):
         queued = await store.enqueue_rollout("a")
         started = await store.start_attempt(queued.rollout_id, "w-1", request_id="r-1")
         await store.update_rollout(queued.rollout_id, status="requeuing")
-        claimed = await store.dequeue_rollout("w-1", request_id="r-1")
-        assert claimed is not None
+        claimed = present(await store.dequeue_rollout("w-1", request_id="r-1"))
         assert claimed.attempt.attempt_id != started.attempt.attempt_id
         assert (await store.dequeue_rollout("w-1", request_id="r-1")) == claimed
         assert (await store.start_attempt(queued.rollout_id, "w-1", request_id="r-1")).attempt == (
@@ -373,8 +370,7 @@ class RequestBehaviour(StoreBehaviour):
         queued = await store.enqueue_rollout("a")
         await store.update_worker("w-1", request_id="r-1")
         await store.dequeue_rollout("w-1", request_id="r-1")
-        worker = await store.get_worker_by_id("w-1")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("w-1"))
         assert worker.current_rollout_id == queued.rollout_id
 
     async def test_a_repeated_heartbeat_is_no_new_sign_of_life(self, store: LightningStore, clock: FakeClock) -> None:

@@ -5,7 +5,7 @@ import pytest
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, claim
+from lightning_core.testing.store.base import StoreBehaviour, claim, present
 from lightning_core.types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, ProxyLLM
 
 
@@ -25,9 +25,8 @@ class ResourceBehaviour(StoreBehaviour):
         }
         added = await store.add_resources(bundle)
         assert (added.version, added.create_time, added.update_time) == (1, clock.now(), clock.now())
-        found = await store.get_resources_by_id(added.resources_id)
+        found = present(await store.get_resources_by_id(added.resources_id))
         assert found == added
-        assert found is not None
         assert {name: type(resource) for name, resource in found.resources.items()} == {
             "prompt": PromptTemplate,
             "model": LLM,

@@ -11,7 +11,7 @@ from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.rewards import FINAL_REWARD, as_reported, final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, require, rollout_status, soon, span_of
+from lightning_core.testing.store.base import StoreBehaviour, begin, present, require, rollout_status, soon, span_of
 from lightning_core.types import AttemptedRollout, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 
 
@@ -22,8 +22,7 @@ def reward_of(of: AttemptedRollout, value: float, *, sequence_id: int = 0) -> Sp
 
 async def check(store: LightningStore, of: AttemptedRollout, value: float | None) -> None:
     """Check what the attempt's metadata tell, and that its spans tell the same."""
-    attempt = await store.get_latest_attempt(of.rollout_id)
-    assert attempt is not None
+    attempt = present(await store.get_latest_attempt(of.rollout_id))
     assert final_reward_in(attempt.metadata) == value
     assert find_final_reward(await store.query_spans(of.rollout_id, "latest")) == value
 
@@ -69,10 +68,8 @@ class SpanBehaviour(StoreBehaviour):
         started = await begin(store)
         await clock.advance(2)
         await store.add_span(span_of(started))
-        rollout = await store.get_rollout_by_id(started.rollout_id)
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert rollout is not None
-        assert attempt is not None
+        rollout = present(await store.get_rollout_by_id(started.rollout_id))
+        attempt = present(await store.get_latest_attempt(started.rollout_id))
         assert rollout.status == attempt.status == "running"
         assert (attempt.last_heartbeat_time, attempt.end_time) == (clock.now(), None)
 
@@ -80,8 +77,7 @@ class SpanBehaviour(StoreBehaviour):
         started = await begin(store)
         stored = await store.add_many_spans([span_of(started) for _ in range(3)])
         assert [span.sequence_id for span in stored] == [1, 2, 3]
-        fourth = await store.add_span(span_of(started))
-        assert fourth is not None
+        fourth = present(await store.add_span(span_of(started)))
         assert fourth.sequence_id == 4
 
     @pytest.mark.parametrize("fields", [EVERYTHING, NOTHING], ids=["everything", "nothing"])
@@ -111,8 +107,7 @@ class SpanBehaviour(StoreBehaviour):
                 await store.add_many_spans([span_of(started), span_of(started, sequence_id=number)])
         assert list(await store.query_spans(started.rollout_id)) == []
         await store.add_span(span_of(started, sequence_id=2**52))
-        following = await store.add_span(span_of(started))
-        assert following is not None
+        following = present(await store.add_span(span_of(started)))
         assert following.sequence_id == 2**52 + 1
         place = started.rollout_id, started.attempt.attempt_id
         assert await store.get_next_span_sequence_id(*place) == 2**52 + 2
@@ -130,10 +125,8 @@ class SpanBehaviour(StoreBehaviour):
         started = await begin(store)
         reserved = await store.get_next_span_sequence_id(started.rollout_id, started.attempt.attempt_id)
         await store.add_span(span_of(started, "chosen", sequence_id=7))
-        numbered = await store.add_span(span_of(started, "numbered"))
-        late = await store.add_span(span_of(started, "late", sequence_id=reserved))
-        assert numbered is not None
-        assert late is not None
+        numbered = present(await store.add_span(span_of(started, "numbered")))
+        late = present(await store.add_span(span_of(started, "late", sequence_id=reserved)))
         assert (reserved, numbered.sequence_id, late.sequence_id) == (1, 8, 1)
         assert [span.name for span in await store.query_spans(started.rollout_id)] == ["late", "chosen", "numbered"]
 
@@ -211,17 +204,11 @@ class SpanBehaviour(StoreBehaviour):
         provider = TracerProvider(shutdown_on_exit=False)
         with provider.get_tracer("test").start_as_current_span("call", attributes={"gen_ai.system": "x"}) as live:
             live.add_event("token", {"index": 1})
-        stored = await store.add_otel_span(started.rollout_id, started.attempt.attempt_id, live)  # type: ignore[arg-type]
-        assert stored is not None
+        ids = started.rollout_id, started.attempt.attempt_id
+        stored = present(await store.add_otel_span(*ids, live))  # type: ignore[arg-type]
         assert (stored.name, stored.sequence_id, stored.attributes) == ("call", 1, {"gen_ai.system": "x"})
         assert [event.name for event in stored.events] == ["token"]
-        again = await store.add_otel_span(
-            started.rollout_id,
-            started.attempt.attempt_id,
-            live,  # type: ignore[arg-type]
-            sequence_id=9,
-        )
-        assert again is None
+        assert await store.add_otel_span(*ids, live, sequence_id=9) is None  # type: ignore[arg-type]
         assert await rollout_status(store, started.rollout_id) == "running"
 
     async def test_an_attribute_that_spans_do_not_take_is_refused(self, store: LightningStore) -> None:
@@ -268,8 +255,7 @@ class SpanBehaviour(StoreBehaviour):
         ids = started.rollout_id, started.attempt.attempt_id
         mine = {FINAL_REWARD: {"value": 9.0, "sequence_id": 99, "reported": False}}
         attempt = await store.update_attempt(*ids, metadata={"note": 1, **mine})
-        assert attempt.metadata is not None
-        assert attempt.metadata["note"] == 1
+        assert present(attempt.metadata)["note"] == 1
         await store.update_attempt(*ids, add_metadata=mine)
         await check(store, started, 0.25)
 
@@ -281,8 +267,7 @@ class SpanBehaviour(StoreBehaviour):
         first = reward_of(started, 0.25, sequence_id=sequence_id)
         for span in (first, reward_of(started, 0.5, sequence_id=sequence_id and 2), first):
             await store.add_span(span)
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
+        attempt = present(await store.get_latest_attempt(started.rollout_id))
         # Which number a span has that the store numbered earlier is not known here: then the spans tell.
         assert final_reward_in(attempt.metadata) == (0.5 if sequence_id else None)
 

@@ -8,7 +8,7 @@ import pytest
 from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, claim, require, soon, turn
+from lightning_core.testing.store.base import StoreBehaviour, begin, claim, present, require, soon, turn
 from lightning_core.types import EnqueueRolloutRequest
 
 
@@ -135,8 +135,7 @@ class WaitingBehaviour(StoreBehaviour):
         waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=float("inf")))
         await turn(5)
         queued = await store.enqueue_rollout("a")
-        claimed = await soon(waiter)
-        assert claimed is not None
+        claimed = present(await soon(waiter))
         assert claimed.rollout_id == queued.rollout_id
 
     async def test_waiters_do_not_disturb_each_other(self, store: LightningStore) -> None:
@@ -171,8 +170,7 @@ class WaitingBehaviour(StoreBehaviour):
         require(store, "thread_safe")
 
         async def take() -> int:
-            claimed = await store.dequeue_rollout(wait_seconds=None)
-            assert claimed is not None
+            claimed = present(await store.dequeue_rollout(wait_seconds=None))
             return int(claimed.input)
 
         threads = [asyncio.create_task(asyncio.to_thread(asyncio.run, take())) for _ in range(3)]

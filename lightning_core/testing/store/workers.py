@@ -7,15 +7,13 @@ import pytest
 from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import LEASE_SECONDS, StoreBehaviour, begin, claim, rollout_status
+from lightning_core.testing.store.base import LEASE_SECONDS, StoreBehaviour, begin, claim, present, rollout_status
 from lightning_core.types import Worker
 
 
 async def worker_of(store: LightningStore, worker_id: str = "w-1") -> Worker:
     """Return a worker that has to be known."""
-    worker = await store.get_worker_by_id(worker_id)
-    assert worker is not None
-    return worker
+    return present(await store.get_worker_by_id(worker_id))
 
 
 class WorkerBehaviour(StoreBehaviour):
