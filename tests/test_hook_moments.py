@@ -16,6 +16,8 @@ from lightning_core import (
     emit_reward,
     rollout,
 )
+from lightning_core.algorithm import algo
+from lightning_core.runs import FailedHook
 from lightning_core.tracer import get_active_tracer
 from lightning_core.types import Attempt, Hook, Rollout, Span
 
@@ -113,7 +115,7 @@ def test_a_listener_of_agentlightning_can_reward_what_it_sees() -> None:
 
 
 class Broken:
-    """Fails at every moment of a rollout."""
+    """Fails at every moment but the start of a run."""
 
     def lightning_rollout_start(self) -> None:
         raise RuntimeError("start")
@@ -129,18 +131,55 @@ class Broken:
         gone.cancel()
         await gone
 
+    def lightning_step_end(self) -> None:
+        raise ZeroDivisionError("step")
 
-def test_a_broken_plugin_neither_stops_a_rollout_nor_passes_silently(caplog: pytest.LogCaptureFixture) -> None:
-    trainer = Trainer(algorithm="baseline", hooks=[Broken()])
+    def lightning_run_end(self) -> None:
+        raise ZeroDivisionError("run")
+
+
+OURS = "lightning_core.errors.LightningError: plugin 'Broken'"
+
+
+def test_a_broken_plugin_neither_stops_a_run_nor_passes_silently(caplog: pytest.LogCaptureFixture) -> None:
+    diary = Diary()
+    trainer = Trainer(algorithm="baseline", hooks=[Broken(), diary])
     with caplog.at_level(logging.ERROR):
         result = trainer.fit(solver, [1, 2, 3])
     assert (result.status, result.rollouts.succeeded) == ("succeeded", 3)
     assert result.metrics["train_reward"] == 1.0
-    moments = ["rollout_start", "trace_start", "trace_end", "rollout_end"]
-    assert [(each.hook, each.count) for each in trainer.hooks.failures] == [
-        (f"lightning_{moment}", 3) for moment in moments
+    assert result.failed_hooks == [
+        FailedHook("Broken", "lightning_rollout_start", "RuntimeError: start", 3),
+        FailedHook("Broken", "lightning_trace_start", "RuntimeError: trace start", 3),
+        FailedHook("Broken", "lightning_trace_end", f"{OURS} tried to end the process", 3),
+        FailedHook("Broken", "lightning_rollout_end", f"{OURS} waited for something that was cancelled", 3),
+        FailedHook("Broken", "lightning_step_end", "ZeroDivisionError: step", 1),
+        FailedHook("Broken", "lightning_run_end", "ZeroDivisionError: run", 1),
     ]
-    assert len([each for each in caplog.records if each.getMessage().startswith("lightning.plugin_failed")]) == 4
+    assert caplog.text.count("lightning.plugin_failed") == 6
+    assert [moment.split()[1] for moment in diary.log].count("end") == 7
+    again = trainer.fit(solver, [1])
+    assert [each.count for each in again.failed_hooks] == [1] * 6
+
+
+def test_a_plugin_that_cannot_start_stops_the_run_before_anything_else() -> None:
+    diary, begun = Diary(), list[str]()
+
+    class CannotStart:
+        def lightning_run_start(self) -> None:
+            raise OSError("port 8080 is taken")
+
+        def lightning_run_end(self) -> None:
+            begun.append("end of what did not start")
+
+    @algo
+    async def never() -> None:
+        begun.append("algorithm")
+
+    with pytest.raises(OSError, match="port 8080 is taken"):
+        Trainer(algorithm=never, hooks=[diary, CannotStart()]).fit(solver)
+    assert begun == []
+    assert diary.log == ["run start", "run end failed"]
 
 
 async def test_nothing_is_looked_up_for_an_end_that_nobody_listens_to(monkeypatch: pytest.MonkeyPatch) -> None:

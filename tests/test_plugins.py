@@ -189,21 +189,6 @@ async def test_cancellation_passes_through() -> None:
     assert counter.steps == []
 
 
-async def test_a_hook_that_was_cancelled_by_itself_is_a_failure_like_any_other() -> None:
-    async def wait(step: int) -> None:
-        task = asyncio.create_task(asyncio.Event().wait())
-        task.cancel()
-        await task
-
-    counter = StepCounter()
-    hooks = Hooks([types.SimpleNamespace(lightning_step_end=wait), counter])
-    await hooks.emit("lightning_step_end", step=1, metrics={})
-    assert counter.steps == [1]
-    assert [str(failure.error) for failure in hooks.failures] == [
-        "plugin 'SimpleNamespace' waited for something that was cancelled"
-    ]
-
-
 async def test_a_hook_cannot_end_the_process() -> None:
     def leave(run_id: str) -> None:
         raise SystemExit("enough")
