@@ -9,6 +9,7 @@ from lightning_http.observed import ObservedStore
 from lightning_core import InMemoryLightningStore, LightningStore
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.testing import FakeClock
+from lightning_core.testing.store.base import present, rollout_status
 from lightning_core.types import RolloutConfig
 
 
@@ -28,8 +29,7 @@ def store(request: pytest.FixtureRequest, clock: FakeClock) -> LightningStore:
 async def test_rollouts_that_ran_are_queued_again_and_use_up_no_attempt(store: LightningStore) -> None:
     config = RolloutConfig(max_attempts=1)
     ended, running, waiting = [await store.enqueue_rollout(number, config=config) for number in range(3)]
-    first = await store.dequeue_rollout("worker-0")
-    assert first is not None
+    first = present(await store.dequeue_rollout("worker-0"))
     await store.update_attempt(ended.rollout_id, first.attempt.attempt_id, status="succeeded")
     await store.dequeue_rollout("worker-1")
     assert await store.report_dead_workers("killed") == 1
@@ -58,6 +58,4 @@ async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock, w
     await store.dequeue_rollout("worker-0")
     await clock.advance(3600)
     assert await outer.report_dead_workers("killed") == 1  # that of the interface would see a timeout
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    assert found is not None
-    assert found.status == "requeuing"
+    assert await rollout_status(store, rollout.rollout_id) == "requeuing"

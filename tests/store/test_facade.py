@@ -17,7 +17,7 @@ from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFa
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import span_of, turn
+from lightning_core.testing.store.base import present, span_of, turn
 from lightning_core.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -210,8 +210,7 @@ async def test_a_worker_that_another_version_recorded_is_read_and_goes_on() -> N
     older = {"worker_id": "w-1", "status": "idle", "last_heartbeat_time": None, "what_is_no_more": 1}
     await backend.put_document("run-1", "workers", "w-1", older, revision=0)
     claimed = await store.start_rollout("a", worker_id="w-1")
-    worker = await store.get_worker_by_id("w-1")
-    assert worker is not None
+    worker = present(await store.get_worker_by_id("w-1"))
     assert (worker.status, worker.current_attempt_id) == ("busy", claimed.attempt.attempt_id)
     assert older == {"worker_id": "w-1", "status": "idle", "last_heartbeat_time": None, "what_is_no_more": 1}
 
@@ -279,8 +278,7 @@ async def test_a_wait_survives_deadlines_that_could_not_be_known_for_a_moment() 
     await turn(30)
     assert backend.asked >= 3
     queued = await store.enqueue_rollout("a")
-    claimed = await asyncio.wait_for(waiter, 30)
-    assert claimed is not None
+    claimed = present(await asyncio.wait_for(waiter, 30))
     assert claimed.rollout_id == queued.rollout_id
 
 
@@ -304,14 +302,12 @@ async def test_claim_whose_answer_was_lost_ends_with_its_lease_where_heartbeats_
     store = StoreFacade(MemoryBackend(), clock=clock, lease_seconds=30)
     await store.update_worker("w-1")
     await store.enqueue_rollout("a")
-    lost = await store.dequeue_rollout("w-1")
-    assert lost is not None
+    lost = present(await store.dequeue_rollout("w-1"))
     for _ in range(3):
         assert await store.dequeue_rollout("w-1") is None
         await clock.advance(10)
         await store.update_worker("w-1")
-    again = await store.dequeue_rollout("w-1")
-    assert again is not None
+    again = present(await store.dequeue_rollout("w-1"))
     assert (again.rollout_id, again.attempt.sequence_id) == (lost.rollout_id, 2)
 
 

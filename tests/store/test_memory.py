@@ -10,7 +10,7 @@ from lightning_core.store.backend import Change
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.store.waits import Listeners
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import span_of
+from lightning_core.testing.store.base import present, span_of
 from lightning_core.types import Rollout, RolloutConfig
 
 
@@ -37,8 +37,7 @@ async def test_deleted_rollouts_leave_nothing_behind() -> None:
     for number in range(10):
         config = RolloutConfig(timeout_seconds=1000 + number)
         await store.enqueue_rollout(number, config=config, request_id=f"enqueue-{number}")
-        claimed = await store.dequeue_rollout(request_id=f"claim-{number}")
-        assert claimed is not None
+        claimed = present(await store.dequeue_rollout(request_id=f"claim-{number}"))
         await store.add_span(span_of(claimed))
         await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
         await store.delete_rollouts([claimed.rollout_id])
@@ -59,10 +58,9 @@ async def test_heartbeats_do_not_make_the_deadlines_grow() -> None:
         record = lifecycle.begin_attempt(record, 0.0, attempt_id=f"at-{number}", worker_id=None)
         await backend.insert([record])
     for beat in range(100_000):
-        present = await backend.get("run-1", f"ro-{beat % 10}")
-        assert present is not None
+        kept = present(await backend.get("run-1", f"ro-{beat % 10}"))
         now = beat / 1000
-        assert await backend.replace(present, lifecycle.heartbeat(present, now, f"at-{beat % 10}"))
+        assert await backend.replace(kept, lifecycle.heartbeat(kept, now, f"at-{beat % 10}"))
         if beat % 100 == 0:
             assert await backend.due("run-1", now) == []
     assert len(backend._runs["run-1"].deadlines) == 10

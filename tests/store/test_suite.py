@@ -1,10 +1,9 @@
 """The suite as an author of a store uses it: a short file outside of this checkout, asyncio in strict mode."""
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.store.authors import run_pytest
 
 AUTHORS_FILE = """
     from lightning_core.store import InMemoryLightningStore
@@ -28,17 +27,7 @@ AUTHORS_FILE = """
 
 def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "test_forgetful.py").write_text(textwrap.dedent(AUTHORS_FILE))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "pytest", "-q", "-rsf", "-W", "error", "-o", "asyncio_mode=strict"]
-    finished = subprocess.run(
-        [*command, "-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    finished = run_pytest(tmp_path, "-rsf", "-W", "error")
     assert finished.returncode == 1, finished.stdout + finished.stderr
     failed = {
         line.split("::")[-1].split(" - ")[0] for line in finished.stdout.splitlines() if line.startswith("FAILED")

@@ -16,7 +16,7 @@ from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import OPERATIONS, LightningStoreCapabilities
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import soon
+from lightning_core.testing.store.base import present, soon
 from lightning_core.types import RolloutConfig
 
 T = TypeVar("T")
@@ -134,8 +134,7 @@ async def test_a_call_in_the_stores_own_loop_goes_straight_through() -> None:
     waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
     await asyncio.sleep(0)
     queued = await store.enqueue_rollout("a")
-    claimed = await soon(waiter)
-    assert claimed is not None
+    claimed = present(await soon(waiter))
     assert claimed.rollout_id == queued.rollout_id
     await store.aclose()
 
