@@ -7,6 +7,7 @@ from lightning_core.agent import rollout
 from lightning_core.emitter import emit_message
 from lightning_core.runner import LitAgentRunner, heartbeats
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.store.base import present, turn
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, Rollout, RolloutConfig
 
@@ -20,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("nothing_left_running")
 async def endless(task: Any, rollout: Rollout) -> None:
     emit_message("begun")
     await asyncio.Event().wait()
-
-
-async def settle() -> None:
-    """Let whatever was woken come to rest."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 class Started:
@@ -52,16 +47,14 @@ async def test_cancelled_rollout_ends_with_its_reason_and_keeps_its_spans(store:
         await store.update_rollout(queued.rollout_id, status="cancelled")
         await running
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = present(await store.get_latest_attempt(queued.rollout_id))
     assert attempt.status == "failed"
     assert attempt.metadata == {
         "failure": {"type": "AttemptStopped", "message": f"rollout {queued.rollout_id} was cancelled"}
     }
     assert [span.name for span in await store.query_spans(queued.rollout_id)] == ["agentlightning.message"]
     assert started.ended == [("cancelled", "failed")]
-    worker = await store.get_worker_by_id("worker-0")
-    assert worker is not None
+    worker = present(await store.get_worker_by_id("worker-0"))
     assert (worker.status, worker.current_attempt_id) == ("idle", None)
 
 
@@ -78,7 +71,7 @@ async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_call
     class Canceller:
         async def lightning_rollout_start(self, rollout: Rollout) -> None:
             await store.update_rollout(rollout.rollout_id, status="cancelled")
-            await settle()
+            await turn(20)
 
     await run_agent(agent, "task", on=store, hooks=Canceller())
 
@@ -95,7 +88,7 @@ async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
     with runner.run_context(agent=endless, store=store, hooks=started):
         running = asyncio.create_task(runner.iter())
         await started.rollout_ids.get()
-        await settle()
+        await turn(20)
         await store.delete_run()
         following = await store.enqueue_rollout("task")
         assert await started.rollout_ids.get() == following.rollout_id
@@ -117,7 +110,7 @@ async def test_runner_whose_store_cannot_be_listened_to_works_on(
 
     @rollout
     async def agent(task: Any) -> float:
-        await settle()
+        await turn(20)
         return 1.0
 
     store = Mute()

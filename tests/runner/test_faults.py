@@ -17,6 +17,7 @@ from lightning_core.errors import Fault
 from lightning_core.runner import LitAgentRunner
 from lightning_core.runner.clients import PATIENCE_SECONDS
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.store.base import present, rollout_status
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import PromptTemplate, ResourcesUpdate, Rollout, RolloutConfig, Span
 from tests.runner.conftest import look_at
@@ -87,9 +88,7 @@ async def test_a_rollout_is_kept_back_longer_each_time_its_model_says_there_are_
     with runner.run_context(agent=make_agent(agent), store=store), passing:
         await runner.iter()
 
-    ended = await store.get_rollout_by_id(queued.rollout_id)
-    assert ended is not None
-    assert ended.status == "succeeded"
+    assert await rollout_status(store, queued.rollout_id) == "succeeded"
     *faults, last = await store.query_attempts(queued.rollout_id)
     pauses = [(each.metadata or {})["pause_seconds"] for each in faults]
     assert 0 < pauses[0] < pauses[1] < pauses[2]
@@ -119,9 +118,7 @@ async def test_a_runner_that_waits_for_a_model_stops_at_once(store: InMemoryLigh
                 running.cancel()
             await asyncio.wait((running,))
 
-    ended = await store.get_rollout_by_id(queued.rollout_id)
-    assert ended is not None
-    assert ended.status == ("cancelled" if by == "cancelled rollout" else "requeuing")
+    assert await rollout_status(store, queued.rollout_id) == ("cancelled" if by == "cancelled rollout" else "requeuing")
 
 
 async def test_a_rollout_that_waits_for_its_model_does_not_run_out_of_its_time(run_agent: "RunAgent") -> None:
@@ -220,8 +217,7 @@ async def test_fault_of_a_step_is_raised_and_nobody_else_runs_it(store: InMemory
 
     (ended,) = await store.query_rollouts()
     assert ended.status == "cancelled"
-    attempt = await store.get_latest_attempt(ended.rollout_id)
-    assert attempt is not None
+    attempt = present(await store.get_latest_attempt(ended.rollout_id))
     assert attempt.metadata == {"fault": "Fault: no such host"}
     assert await store.dequeue_rollout() is None
 
@@ -254,8 +250,7 @@ async def test_what_an_attempt_has_used_counts_also_when_its_end_goes_wrong(when
     with runner.run_context(agent=agent, store=store, hooks=endings):
         await runner.iter()
 
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = present(await store.get_latest_attempt(queued.rollout_id))
     assert attempt.metadata is not None
     assert attempt.metadata["fault"] == "OSError: no space left"
     assert usage_in(attempt.metadata).input_tokens == 100

@@ -14,6 +14,7 @@ from lightning_core.runner import LitAgentRunner, heartbeats, heartbeats as mach
 from lightning_core.runner.heartbeats import Assignment
 from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from lightning_core.testing import FakeClock
+from lightning_core.testing.store.base import present
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import AttemptedRollout, Rollout, RolloutConfig, Worker
 
@@ -66,9 +67,7 @@ async def run_one(store: InMemoryLightningStore, runner: LitAgentRunner, agent: 
     queued = await store.enqueue_rollout("task")
     with runner.run_context(agent=agent, store=store, worker_id=7):
         await runner.iter()
-    ended = await store.get_rollout_by_id(queued.rollout_id)
-    assert ended is not None
-    return ended
+    return present(await store.get_rollout_by_id(queued.rollout_id))
 
 
 @MODES
@@ -90,29 +89,23 @@ async def test_slow_agent_keeps_its_lease(mode: str) -> None:
 
 
 @MODES
-async def test_heartbeats_come_often_enough_for_the_lease_of_the_store(mode: Any) -> None:
-    store = HeardStore(clock=FakeClock(), lease_seconds=0.03)
-
-    @rollout
-    async def agent(task: Any) -> float:
-        await store.next_heartbeats(3)
-        return 1.0
-
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600, heartbeat_launch_mode=mode)
-    assert (await run_one(store, runner, agent)).status == "succeeded"
-
-
-@MODES
-async def test_heartbeats_come_often_enough_for_what_the_rollout_allows(mode: Any) -> None:
+@pytest.mark.parametrize(
+    ("lease_seconds", "unresponsive_seconds"),
+    [(0.03, None), (LEASE_SECONDS, 0.03)],
+    ids=["the lease of the store", "what the rollout allows"],
+)
+async def test_heartbeats_come_often_enough_for(
+    mode: Any, lease_seconds: float, unresponsive_seconds: float | None
+) -> None:
     """The pause that has begun before the claim is cut short."""
-    store = HeardStore(clock=FakeClock())
+    store = HeardStore(clock=FakeClock(), lease_seconds=lease_seconds)
 
     @rollout
     async def agent(task: Any) -> float:
         await store.next_heartbeats(3)
         return 1.0
 
-    await store.enqueue_rollout("task", config=RolloutConfig(unresponsive_seconds=0.03))
+    await store.enqueue_rollout("task", config=RolloutConfig(unresponsive_seconds=unresponsive_seconds))
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600, heartbeat_launch_mode=mode)
     with runner.run_context(agent=agent, store=store):
         await runner.iter()
@@ -217,8 +210,7 @@ async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
 
     @rollout
     async def agent(task: Any) -> None:
-        worker = await store.get_worker_by_id("worker-7")
-        assert worker is not None
+        worker = present(await store.get_worker_by_id("worker-7"))
         heard.append((worker.last_heartbeat_time, worker.last_dequeue_time))
 
     await run_one(store, runner_with(mode), agent)
@@ -248,11 +240,9 @@ async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> No
 
     await run_one(store, runner_with(mode), agent)
 
-    worker = await store.get_worker_by_id("worker-7")
-    assert worker is not None
+    worker = present(await store.get_worker_by_id("worker-7"))
     assert worker.status == "idle"
-    stats = worker.heartbeat_stats
-    assert stats is not None
+    stats = present(worker.heartbeat_stats)
     assert (stats["abandoned_agents"], stats["dropped_spans"], stats["process_id"]) == (0, 0, os.getpid())
     assert 0 < stats["mem_used_gb"] < stats["mem_total_gb"]
     assert stats["process_mem_mb"] > 1
@@ -421,8 +411,7 @@ async def test_attempt_whose_lease_was_lost_is_stopped(mode: str, caplog: pytest
         await store.next_heartbeats(1)
         store.reachable = False
         await clock.advance(LEASE_SECONDS + 1)
-        other = await store.dequeue_rollout("somebody else")
-        assert other is not None
+        other = present(await store.dequeue_rollout("somebody else"))
         assert other.rollout_id == rollout.rollout_id
         store.reachable = True
         try:

@@ -10,6 +10,7 @@ from lightning_core.errors import LightningError, StoreClosed
 from lightning_core.plugins import Hooks
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.store.base import present
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig
 
@@ -46,8 +47,7 @@ class Endings:
         """The attempt's status in the store when the hook was called."""
 
     async def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, reward: float | None) -> None:
-        stored = await self._store.get_latest_attempt(rollout.rollout_id)
-        assert stored is not None
+        stored = present(await self._store.get_latest_attempt(rollout.rollout_id))
         self.stored.append(stored.status)
         self.told.append((rollout.input, rollout.status, attempt.status, reward))
 
@@ -109,8 +109,7 @@ async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_reco
     assert cleaned_up.is_set()
     spans = await store.query_spans(queued.rollout_id)
     assert [span.attributes["agentlightning.message.body"] for span in spans] == ["begun", "cleaned up"]
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = present(await store.get_latest_attempt(queued.rollout_id))
     assert attempt.metadata == {"fault": "its runner was stopped"}  # neither its success nor its failure
     (again,) = await store.query_rollouts()
     assert again.status == "requeuing"

@@ -8,8 +8,9 @@ import pytest
 from lightning_core.agent import rollout
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.store.base import present
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import AttemptedRollout
+from lightning_core.types import AttemptedRollout, Rollout
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -38,18 +39,23 @@ async def never(task: Any) -> None:
     raise AssertionError("nobody may run it")
 
 
-@pytest.mark.parametrize("how", ["cancelled", "told to stop"])
-async def test_a_runner_that_ends_during_its_claim_leaves_nothing_claimed(how: str) -> None:
-    store = SlowAnswers()
+async def found_after(store: InMemoryLightningStore, claiming: asyncio.Event, how: str) -> Rollout:
+    """End a runner while it claims a rollout, and return what has become of that."""
     queued = await store.enqueue_rollout("task")
     runner, stop = LitAgentRunner[Any](OtelTracer()), asyncio.Event()
     with runner.run_context(agent=never, store=store):
         running = asyncio.create_task(runner.iter(event=stop))
-        await store.claimed.wait()
+        await claiming.wait()
         stop.set() if how == "told to stop" else running.cancel()
         await asyncio.wait((running,))
     assert running.cancelled() is (how == "cancelled")
-    found = await store.get_rollout_by_id(queued.rollout_id)
+    return present(await store.get_rollout_by_id(queued.rollout_id))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "told to stop"])
+async def test_a_runner_that_ends_during_its_claim_leaves_nothing_claimed(how: str) -> None:
+    store = SlowAnswers()
+    found = await found_after(store, store.claimed, how)
     assert isinstance(found, AttemptedRollout)
     assert (found.status, found.attempt.metadata) == ("requeuing", {"fault": "its runner was stopped"})
 
@@ -73,15 +79,6 @@ class Unheard(InMemoryLightningStore):
 @pytest.mark.parametrize("how", ["cancelled", "told to stop"])
 async def test_a_runner_that_ends_during_a_claim_that_nobody_has_heard_begins_nothing(how: str) -> None:
     store = Unheard()
-    queued = await store.enqueue_rollout("task")
-    runner, stop = LitAgentRunner[Any](OtelTracer()), asyncio.Event()
-    with runner.run_context(agent=never, store=store):
-        running = asyncio.create_task(runner.iter(event=stop))
-        await store.asked.wait()
-        stop.set() if how == "told to stop" else running.cancel()
-        await asyncio.wait((running,))
-    assert running.cancelled() is (how == "cancelled")
-    found = await store.get_rollout_by_id(queued.rollout_id)
-    assert found is not None
+    found = await found_after(store, store.asked, how)
     assert found.status == "queuing"
-    assert list(await store.query_attempts(queued.rollout_id)) == []
+    assert list(await store.query_attempts(found.rollout_id)) == []
