@@ -86,31 +86,35 @@ def test_an_installation_that_was_cut_short_is_still_listed(site: "Site") -> Non
     assert (component.name, component.origin) == ("quick", "an unknown distribution")
 
 
-@pytest.mark.parametrize("name", ["apoo", "appo", "APOO"])  # `ppo` ships in a package that is not installed
-def test_unknown_name_says_what_is_installed_and_what_it_may_mean(registry: Registry, name: str) -> None:
+INSTALL_VERL = (
+    "Install it from a checkout of Lightning Core that has it: "
+    "pip install . ./plugins/lightning-{http,proxy,tokens,verl}"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("algorithms", "apoo", "no algorithm named 'apoo'; installed: apo, baseline. Did you mean 'apo'?"),
+        # `ppo` ships in a package that is not installed.
+        ("algorithms", "appo", "no algorithm named 'appo'; installed: apo, baseline. Did you mean 'apo'?"),
+        ("algorithms", "APOO", "no algorithm named 'APOO'; installed: apo, baseline. Did you mean 'apo'?"),
+        ("strategies", "shmm", "no strategy named 'shmm'; installed: local. Did you mean 'shm'?"),  # an alias
+        ("algorithms", "verl", f"'verl' is not installed; it ships in lightning-verl. {INSTALL_VERL}"),
+        (
+            "algorithms",
+            "verll",
+            "no algorithm named 'verll'; installed: apo, baseline. Did you mean 'verl'? "
+            f"It ships in lightning-verl, which is not installed. {INSTALL_VERL}",
+        ),
+    ],
+)
+def test_unknown_name_says_what_is_installed_and_what_it_may_mean(
+    registry: Registry, kind: Any, name: str, message: str
+) -> None:
     with pytest.raises(UnknownComponent) as caught:
-        registry.load("algorithms", name)
-    assert str(caught.value) == f"no algorithm named {name!r}; installed: apo, baseline. Did you mean 'apo'?"
-
-
-def test_name_of_a_distribution_that_is_not_installed_says_how_to_install_it(registry: Registry) -> None:
-    with pytest.raises(UnknownComponent) as caught:
-        registry.build("algorithms", "verl", expected=Algorithm)
-    assert str(caught.value) == (
-        "'verl' is not installed; it ships in lightning-verl. "
-        "Install it from a checkout of Lightning Core that has it: "
-        "pip install . ./plugins/lightning-{http,proxy,tokens,verl}"
-    )
-
-
-def test_misspelt_name_of_a_distribution_that_is_not_installed_leads_to_it(registry: Registry) -> None:
-    with pytest.raises(UnknownComponent) as caught:
-        registry.load("algorithms", "verll")
-    assert str(caught.value) == (
-        "no algorithm named 'verll'; installed: apo, baseline. Did you mean 'verl'? It ships in lightning-verl, which "
-        "is not installed. Install it from a checkout of Lightning Core that has it: "
-        "pip install . ./plugins/lightning-{http,proxy,tokens,verl}"
-    )
+        registry.load(kind, name)
+    assert str(caught.value) == message
 
 
 def test_dotted_path_is_told_how_paths_are_written(registry: Registry) -> None:
@@ -125,12 +129,6 @@ def test_aliases_and_names_of_our_distributions_do_not_collide() -> None:
 
 def test_alias_loads_what_it_stands_for(registry: Registry) -> None:
     assert registry.load("strategies", "shm") is Search
-
-
-def test_name_that_is_like_an_alias_is_told_the_alias(registry: Registry) -> None:
-    with pytest.raises(UnknownComponent) as caught:
-        registry.load("strategies", "shmm")
-    assert str(caught.value) == "no strategy named 'shmm'; installed: local. Did you mean 'shm'?"
 
 
 def test_broken_plugin_says_whose_it_is_and_chains_the_cause(site: "Site") -> None:
