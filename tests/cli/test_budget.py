@@ -1,12 +1,10 @@
 """A budget on the command line: its exit status, where it is told, and how a run goes on."""
 
-import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from lightning_proxy.testing import FakeEngine
 from lightning_core.cli import BUDGET, agl
 from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder, runs_in
+from tests.trainer.conftest import engine_apart
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite", reason="a run that has ended is continued from its store")
 
@@ -65,17 +64,8 @@ Agl = Callable[..., Result]
 
 @pytest.fixture
 def engine() -> Iterator[FakeEngine]:
-    """An engine in an event loop of its own: the command has another one."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    engine = FakeEngine()
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(20)
-    yield engine
-    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with engine_apart() as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What is shown while a run goes on: on a terminal, elsewhere, and for programs."""
 
-import contextlib
 import io
 import json
 import logging
@@ -31,6 +30,8 @@ from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
 from lightning_core.trainer import Trainer
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, Span, samples_of
+from tests.cli.test_train import read_terminal
+from tests.runs.test_standing import Seconds
 
 
 @rollout
@@ -50,15 +51,6 @@ async def search(store: LightningStore, train_dataset: Dataset[Any], report: Rep
         version = (await store.add_resources(resources)).resources_id
         batch = await run_batch(store, samples_of(train_dataset), mode="val", resources_id=version)
         report({"[b]reward": batch.mean_reward or 0.0}, step=step, best_resources=resources)
-
-
-class Seconds:
-    """A clock that is set by hand."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def plain(file: io.StringIO, **options: Any) -> Console:
@@ -281,15 +273,11 @@ def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
         status = process.wait(timeout=200)
         after = termios.tcgetattr(ours)
     os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # Linux says so when the other end is closed
-        while data := os.read(ours, 65536):
-            shown += data
-    os.close(ours)
+    shown = read_terminal(ours)
     assert status == 130
     assert after == before
-    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
-    assert b"interrupted" in shown
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    assert "interrupted" in shown
 
 
 def test_what_programs_of_an_agent_print_does_not_get_between_json_lines() -> None:

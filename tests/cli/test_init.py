@@ -65,16 +65,6 @@ def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_project_is_a_config_that_can_be_checked(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "demo")
-    done = run(project, "lightning_core", "train", "config.yaml", "--dry-run")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(
-        "# train_dataset: 24 samples\n# val_dataset: 24 samples\n# test_dataset: 24 samples\n"
-    )
-    assert "\nagent: agent:read_date\n" in done.stdout
-
-
 def test_the_project_is_code_as_its_owner_would_write_it(tmp_path: Path) -> None:
     project = write_project(tmp_path / "demo")
     (project / "ruff.toml").write_text('line-length = 120\nlint.extend-select = ["I", "UP", "B", "SIM"]\n')

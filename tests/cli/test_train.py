@@ -1,5 +1,6 @@
 """`agl train`: what it shows, what it writes, and what its exit status says."""
 
+import contextlib
 import json
 import os
 import pty
@@ -120,21 +121,6 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     ]
 
 
-def test_summary_shows_each_metric_before_and_after_and_the_best_prompt_to_the_letter(train: Train) -> None:
-    result = train(IMPROVED)
-    assert result.exit_code == 0
-    assert (
-        "\n"
-        "  reward on held-out samples: 0.00 → 1.00 (+1.00, 95% -0.73..1.00, n=1)\n"
-        "  [b]reward: 1\n"
-        "\n"
-        "main_prompt, the best found (+), against the first (-):\n"
-        "- answer\n"
-        f"+ [red]please[/red] :smile: [/] {'and ' * 40}stop\n"
-        "\n"
-    ) in result.stdout
-
-
 def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -> None:
     output = folder / "result.json"
     result = train(IMPROVED, "--output", str(output))
@@ -186,16 +172,6 @@ def test_output_into_a_folder_that_is_not_there_is_refused_before_the_run(train:
         f"Error: --output {folder}/nowhere/result.json: there is no folder {folder.resolve()}/nowhere\n"
     )
     assert result.stdout == ""
-
-
-def test_config_that_is_wrong_is_wrong_use(train: Train, folder: Path) -> None:
-    result = train(PLAIN.replace("algorithm:", "alogrithm:"))
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.splitlines() == [
-        f"Error: {folder}/config.yaml: the key 'algorithm' is missing",
-        f"{folder}/config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -272,12 +248,10 @@ def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
 
 
 def read_terminal(descriptor: int) -> str:
+    """Read what was shown on a terminal, and close it."""
     shown = b""
-    try:
+    with contextlib.suppress(OSError):  # Linux says so when the other end is closed
         while data := os.read(descriptor, 65536):
             shown += data
-    except OSError:  # Linux says so when the other end is closed
-        return shown.decode()
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)
     return shown.decode()

@@ -1,5 +1,8 @@
+import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,6 +29,21 @@ def openai_backend() -> Iterator[None]:
 async def engine() -> AsyncIterator[FakeEngine]:
     async with FakeEngine() as engine:
         yield engine
+
+
+@contextmanager
+def engine_apart() -> Iterator[FakeEngine]:
+    """Run an engine in an event loop of its own, in a thread: who calls it has another one."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        engine = FakeEngine()
+        asyncio.run_coroutine_threadsafe(engine.start(), loop).result(20)
+        yield engine
+        asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 def models(engine: FakeEngine, *names: str, **params: Any) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from lightning_core.budget import Budget
 from lightning_core.display.live import Display
 from lightning_core.errors import ConfigError, NoRewards
 from lightning_core.runs import RunFolder
+from lightning_core.testing.store.base import present
 from lightning_core.trainer import budgeting
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
@@ -96,8 +97,7 @@ async def test_the_best_so_far_is_kept_and_the_algorithm_is_told() -> None:
 
     result = await Trainer(algorithm=algorithm, budget={"seconds": 0.1}).fit_async(solve, test_dataset=None)
     assert (result.status, result.best_resources, result.metrics) == ("budget", BEST, {"reward": 0.8})
-    assert result.budget is not None
-    assert result.budget.ended_by == "seconds"
+    assert present(result.budget).ended_by == "seconds"
     assert told == ["cancelled"]
 
 
@@ -290,13 +290,11 @@ async def test_a_resumed_run_goes_on_with_what_is_left(engine: FakeEngine, tmp_p
     first = trainer(tmp_path, 3)
     result = await first.fit_async(ask, list(range(8)))
     assert result.status == "budget"
-    assert first.recording is not None
-    folder = RunFolder(first.recording.folder.path)
+    folder = RunFolder(present(first.recording).folder.path)
     manifest = folder.manifest()
     assert manifest.outcome == "budget"
     assert manifest.result is not None
-    assert manifest.result.budget is not None
-    assert manifest.result.budget.ended_by == "calls"
+    assert present(manifest.result.budget).ended_by == "calls"
     await first.store.aclose()
     # Nothing is left: the first call is refused.
     again = trainer(RunFolder(folder.path), 3)
@@ -307,12 +305,10 @@ async def test_a_resumed_run_goes_on_with_what_is_left(engine: FakeEngine, tmp_p
     more = trainer(RunFolder(folder.path), 8, display)
     result = await more.fit_async(ask, list(range(8)))
     assert (result.status, result.rollouts.succeeded) == ("succeeded", 8)
-    assert result.budget is not None
-    assert result.budget.used["calls"] == len(engine.received) == 8
+    assert present(result.budget).used["calls"] == len(engine.received) == 8
     shown = display.standing.snapshot()
     assert (shown.usage.calls, shown.retried) == (result.usage.agent.calls, result.rollouts.retried)
-    assert shown.reward is not None
-    assert shown.reward.n == 8  # those from before count, too
+    assert present(shown.reward).n == 8  # those from before count, too
     await more.store.aclose()
 
 

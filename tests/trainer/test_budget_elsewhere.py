@@ -18,6 +18,7 @@ from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.budget import Budget
 from lightning_core.runs import RunFolder
 from lightning_core.runs.result import more_budget
+from lightning_core.testing.store.base import present
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
 from tests.trainer.proxy_agents import ask, ask_and_bear, call
@@ -59,10 +60,8 @@ async def test_the_run_ends_with_the_budget_of_its_proxy(
     assert (result.rollouts.succeeded, result.rollouts.failed, result.rollouts.unfinished) == (3, 0, 5)
     # The budget of another process cannot be raised here.
     assert more_budget(result.budget) == ""
-    assert trainer.recording is not None
-    kept = RunFolder(trainer.recording.folder.path).manifest()
-    assert kept.result is not None
-    assert str(kept.result.budget) == expected
+    kept = RunFolder(present(trainer.recording).folder.path).manifest()
+    assert str(present(kept.result).budget) == expected
 
 
 @pytest.mark.parametrize("strategy", ["local", "processes"])

@@ -48,33 +48,9 @@ def test_every_component_is_taken_in_every_form(component: str, given: Callable[
     assert result.metrics == {"train_reward": 0.5}
 
 
-def test_options_reach_their_component() -> None:
-    trainer = Trainer(
-        algorithm={"name": "baseline", "n_epochs": 2},
-        store={"name": "memory", "run_id": "mine"},
-        runner={"name": "agent", "heartbeat_interval": 7},
-        tracer={"name": "otel", "store_timeout_seconds": 3},
-        n_runners=4,
-        max_rollouts=5,
-    )
-    assert isinstance(trainer.algorithm, Baseline)
-    assert trainer.algorithm.n_epochs == 2
-    assert trainer.store.run_id == "mine"
-    assert isinstance(trainer.strategy, LocalStrategy)
-    assert trainer.strategy.n_runners == 4
-    runner = trainer.make_runner()
-    assert isinstance(runner, LitAgentRunner)
-    assert (runner.heartbeat_interval, runner.max_rollouts, runner.tracer) == (7, 5, trainer.tracer)
-    assert trainer.make_runner() is not runner
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"algorithm": {"name": "baseline", "epochs": 2}},
-            "algorithm 'baseline' has no option 'epochs'; it takes: n_epochs. Did you mean 'n_epochs'?",
-        ),
         (
             {"runner": {"name": "agent", "max_rollout": 2}},
             "runner 'agent' has no option 'max_rollout'; it takes: tracer, max_rollouts, heartbeat_interval, "
@@ -95,8 +71,3 @@ def test_options_that_cannot_be_followed_are_refused_before_a_run(given: dict[st
     with pytest.raises(InvalidComponent) as raised:
         Trainer(**{"algorithm": "baseline", **given})
     assert str(raised.value) == message
-
-
-def test_plugin_without_a_hook_is_refused() -> None:
-    with pytest.raises(InvalidComponent, match="has no hook"):
-        Trainer(algorithm="baseline", hooks=[object()])

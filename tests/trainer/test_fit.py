@@ -190,31 +190,6 @@ def test_rollouts_are_counted_by_how_they_ended() -> None:
     assert counts.retried == 2
 
 
-async def test_cancelled_algorithm_that_goes_on_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_core.execution.local.END_GRACE_SECONDS", 0.05)
-    started, refused, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    @algo
-    async def stubborn() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            refused.set()
-        await release.wait()
-
-    fit = asyncio.create_task(Trainer(algorithm=stubborn).fit_async(solve))
-    await started.wait()
-    fit.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await fit
-    assert refused.is_set()
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    release.set()
-    await asyncio.gather(*left)
-    assert [task.get_name() for task in left] == ["algorithm"]
-
-
 async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     started, done, go = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()

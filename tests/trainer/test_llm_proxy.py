@@ -15,6 +15,7 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
 from lightning_core.runs import RunFolder
+from lightning_core.testing.store.base import present
 from lightning_core.trainer.proxies import readdressed
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
 from tests.trainer.conftest import models
@@ -46,8 +47,7 @@ async def test_agents_call_through_the_proxy_of_the_run(
     assert (result.status, result.bypassed_proxy) == ("succeeded", False)
     assert result.metrics["train_reward"] == 1.0
     assert [len(calls) for calls in await calls_of(trainer.store)] == [1, 1, 1]
-    assert trainer.llm_proxy is not None
-    assert not trainer.llm_proxy.is_running()
+    assert not present(trainer.llm_proxy).is_running()
     # Three calls of six tokens or so, a cent each.
     used = result.usage.agent
     assert (used.calls, result.metrics["model_calls"]) == (3, 3.0)
@@ -185,8 +185,7 @@ async def test_the_proxy_stops_also_when_the_run_fails_or_is_cancelled(engine: F
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert failing.llm_proxy is not None
-    assert not failing.llm_proxy.is_running()
+    assert not present(failing.llm_proxy).is_running()
     assert not hanging.llm_proxy.is_running()
 
 
@@ -238,8 +237,7 @@ async def test_runners_of_a_store_that_is_served_elsewhere_get_keys_with_their_c
             trainer = Trainer(
                 algorithm="baseline", store=store, strategy="processes", llm_proxy={"model_list": models(engine)}
             )
-            assert trainer.llm_proxy is not None
-            assert trainer.llm_proxy.key == "secret"
+            assert present(trainer.llm_proxy).key == "secret"
             assert (await trainer.fit_async(ask, [1, 2])).metrics["train_reward"] == 1.0
 
 
@@ -274,8 +272,7 @@ async def test_a_resumed_run_leads_what_was_queued_to_the_new_proxy(engine: Fake
         await running
     await first.store.aclose()
     taken = socket.create_server(("127.0.0.1", int(before.rpartition(":")[2])))
-    assert first.recording is not None
-    second = trainer(RunFolder(first.recording.folder.path))
+    second = trainer(RunFolder(present(first.recording).folder.path))
     result = await second.fit_async(agent, [1, 2, 3], test_dataset=[4])
     taken.close()
     assert result.status == "succeeded"

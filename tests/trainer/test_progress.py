@@ -1,6 +1,5 @@
 """What is shown of a run that a program starts."""
 
-import contextlib
 import os
 import pty
 import re
@@ -15,6 +14,7 @@ import pytest
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.errors import InvalidComponent
 from lightning_core.runs import FitResult
+from tests.cli.test_train import read_terminal
 
 PROGRAM = """
 from lightning_core import Trainer, rollout
@@ -73,16 +73,12 @@ def test_on_a_terminal_a_run_is_shown_while_stdout_stays_the_programs(tmp_path: 
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
         os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
-            while data := os.read(ours, 65536):
-                shown += data
+        shown = read_terminal(ours)
         out, _ = process.communicate(timeout=200)
-    os.close(ours)
     assert out == b"{'train_reward': 1.0}\n"
-    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
-    assert b"of 3 done" in shown
-    assert b"2 rollouts succeeded, 1 failed" in shown
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    assert "of 3 done" in shown
+    assert "2 rollouts succeeded, 1 failed" in shown
 
 
 def test_in_a_notebook_the_panel_is_replaced_by_the_summary(

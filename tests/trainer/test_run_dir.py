@@ -13,6 +13,7 @@ from lightning_core.algorithm import Algorithm
 from lightning_core.errors import NoRewards, RunFolderError, StoreError
 from lightning_core.registry import default_registry
 from lightning_core.runs import RunFolder
+from lightning_core.testing.store.base import present
 from lightning_core.types import Dataset, NamedResources
 
 PROMPT: NamedResources = {"main_prompt": PromptTemplate(template="x")}
@@ -52,8 +53,7 @@ def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     for folder in folders.values():
         manifest = folder.manifest()
         assert (manifest.outcome, manifest.algorithm) == ("succeeded", "Baseline")
-        assert manifest.result is not None
-        assert manifest.result.metrics == {"train_reward": 0.5}
+        assert present(manifest.result).metrics == {"train_reward": 0.5}
         assert manifest.origin.config_file is None
         assert str(Path(__file__)) in manifest.origin.files
         assert json.loads(folder.best_file.read_text())["main_prompt"]["template"] == "x"
@@ -108,8 +108,7 @@ def test_a_run_in_which_every_rollout_failed_runs_all_of_them_again(tmp_path: Pa
     [path] = tmp_path.iterdir()
     result = Trainer(algorithm="baseline", run_dir=RunFolder(path)).fit(agent, list(range(20)))
     assert (result.rollouts.succeeded, result.rollouts.failed) == (20, 0)
-    assert failed.result is not None
-    before = failed.result.usage.agent.input_tokens or 0
+    before = present(failed.result).usage.agent.input_tokens or 0
     assert before > 0
     assert result.usage.agent.input_tokens == before + 2000  # what the deleted ones used was paid
 

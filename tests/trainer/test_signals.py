@@ -1,11 +1,9 @@
 """Ctrl-C and SIGTERM while model calls hang: `agl train` ends soon, and nothing of its proxy is left."""
 
-import asyncio
 import json
 import re
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from lightning_proxy.testing import FakeEngine
 
 from tests.cli.test_interrupt import LIMIT_SECONDS, interrupt, is_soon_gone, read_until, started
+from tests.trainer.conftest import engine_apart
 
 AGENTS = """
 import asyncio, json, os, signal, urllib.request
@@ -46,18 +45,10 @@ def in_a_thread(task, llm):
 
 @pytest.fixture
 def slow_engine() -> Iterator[FakeEngine]:
-    """An engine that never answers, in an event loop of its own: the command has another one."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    engine = FakeEngine()
-    engine.faults = ["never"] * 100
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(20)
-    yield engine
-    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(20)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    """An engine that never answers."""
+    with engine_apart() as engine:
+        engine.faults = ["never"] * 100
+        yield engine
 
 
 @pytest.mark.slow
