@@ -12,6 +12,7 @@ from lightning_core.rewards import FINAL_REWARD, as_reported, final_reward_in
 from lightning_core.semconv import AGL_ANNOTATION
 from lightning_core.store import InMemoryLightningStore, StoreFacade
 from lightning_core.store.memory import MemoryBackend
+from lightning_core.testing.store.base import present
 from lightning_core.types import Rollout, Span
 
 DELIVERIES = st.lists(
@@ -54,8 +55,7 @@ async def test_the_kept_reward_is_the_one_that_the_spans_tell(
             await store.update_attempt(**of, status="succeeded")
         if then == "replace":
             await store.update_attempt(**of, metadata={"note": number})
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
+        attempt = present(await store.get_latest_attempt(started.rollout_id))
         kept = final_reward_in(attempt.metadata)
         spans = await store.query_spans(**of)
         if kept is not None:
@@ -82,8 +82,7 @@ async def test_of_an_attempt_that_an_earlier_version_began_only_the_spans_tell(
         await store.update_attempt(**of, status="succeeded")
     for number, sequence_id in ((2, 3), (3, 0), (4, 4)):
         await store.add_span(span(of, number, sequence_id, 1.0, reported=reported))
-        attempt = await store.get_latest_attempt("ro-1")
-        assert attempt is not None
+        attempt = present(await store.get_latest_attempt("ro-1"))
         assert attempt.metadata == mine
         assert final_reward_in(attempt.metadata) is None
     assert find_final_reward(await store.query_spans("ro-1")) == (0.5 if reported else 1.0)

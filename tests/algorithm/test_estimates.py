@@ -11,6 +11,7 @@ from lightning_core.algorithm.estimates import (
     t_quantile,
     wilson_interval,
 )
+from lightning_core.testing.store.base import present
 
 # Student's own data, sleep gained with two drugs by ten patients: "The Probable Error of a Mean", Biometrika 6 (1908).
 SLEEP_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -67,16 +68,14 @@ def test_t_quantiles_become_the_normal_ones() -> None:
 )
 def test_wilson_intervals_are_the_published_ones(successes: int, n: int, low: float, high: float) -> None:
     assert wilson_interval(successes, n) == pytest.approx((low, high), abs=0.00005)
-    found = estimate([1.0] * successes + [0.0] * (n - successes))
-    assert found is not None
+    found = present(estimate([1.0] * successes + [0.0] * (n - successes)))
     assert (found.low, found.high) == wilson_interval(successes, n)
     assert (found.mean, found.n) == (pytest.approx(successes / n), n)
 
 
 def test_a_mean_of_other_numbers_has_the_interval_of_students_t() -> None:
     # R: t.test(sleep$extra[1:10])$conf.int is -0.5297804 2.0297804
-    found = estimate(SLEEP_1)
-    assert found is not None
+    found = present(estimate(SLEEP_1))
     assert (found.mean, found.low, found.high, found.n) == (
         pytest.approx(0.75),
         pytest.approx(-0.5297804, abs=1e-7),
@@ -87,8 +86,7 @@ def test_a_mean_of_other_numbers_has_the_interval_of_students_t() -> None:
 
 def test_a_paired_difference_has_the_interval_of_students_t_on_the_differences() -> None:
     # R's documentation of t.test: the paired test of `sleep` gives 1.58 with 0.7001142 2.4598858
-    found = paired_difference(SLEEP_1, SLEEP_2)
-    assert found is not None
+    found = present(paired_difference(SLEEP_1, SLEEP_2))
     assert found.difference == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001142, 2.4598858), abs=1e-7)
     assert (found.before, found.after, found.n) == (pytest.approx(0.75), pytest.approx(2.33), 10)
@@ -100,29 +98,24 @@ def test_a_paired_difference_of_zeros_and_ones_has_the_interval_of_bonett_and_pr
     # hyper-responsiveness before and after, 1 only before, 7 only after, 12 neither; -0.508 to -0.013 the other way.
     before = [1.0] + [1.0] + [0.0] * 7 + [0.0] * 12
     after = [1.0] + [0.0] + [1.0] * 7 + [0.0] * 12
-    found = paired_difference(after, before)
-    assert found is not None
+    found = present(paired_difference(after, before))
     assert found.difference == pytest.approx(-6 / 21)
     assert (found.low, found.high) == pytest.approx((-0.508, -0.013), abs=0.0005)
     assert not found.is_gain
 
 
 def test_every_sample_changing_in_the_same_way_is_not_certainty() -> None:
-    few, many = paired_difference([0.0] * 3, [1.0] * 3), paired_difference([0.0] * 30, [1.0] * 30)
-    assert few is not None
-    assert many is not None
+    few = present(paired_difference([0.0] * 3, [1.0] * 3))
+    many = present(paired_difference([0.0] * 30, [1.0] * 30))
     assert (few.difference, few.is_gain) == (1.0, False)
     assert many.is_gain
-    assert many.low is not None
-    assert 0.7 < many.low < 0.9
+    assert 0.7 < present(many.low) < 0.9
 
 
 def test_lost_samples_are_counted_and_make_no_pair() -> None:
-    found = estimate([1.0, None, 0.0, None])
-    assert found is not None
+    found = present(estimate([1.0, None, 0.0, None]))
     assert (found.mean, found.n, found.lost) == (0.5, 2, 2)
-    pairs = paired_difference([1.0, None, 0.0, 0.0], [1.0, 1.0, None, 1.0])
-    assert pairs is not None
+    pairs = present(paired_difference([1.0, None, 0.0, 0.0], [1.0, 1.0, None, 1.0]))
     assert (pairs.before, pairs.after, pairs.n, pairs.lost) == (0.5, 1.0, 2, 2)
 
 
@@ -134,33 +127,27 @@ def test_nothing_has_no_estimate() -> None:
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.3, 0.3], [0.3, 0.1 + 0.2]])
 def test_values_that_do_not_spread_have_no_interval(values: list[float]) -> None:
-    found = estimate(values)
-    assert found is not None
+    found = present(estimate(values))
     assert (found.low, found.high) == (None, None)
     assert str(found) == f"0.30 (n={len(values)})"
 
 
 def test_rounding_of_floating_point_numbers_is_no_spread() -> None:
-    found = paired_difference([0.1, 0.2], [0.3, 0.4])  # differences of 0.19999999999999998 and 0.2
-    assert found is not None
+    found = present(paired_difference([0.1, 0.2], [0.3, 0.4]))  # differences of 0.19999999999999998 and 0.2
     assert str(found) == "0.15 → 0.35 (+0.20, n=2)"
     assert not found.is_gain
-    far = paired_difference([1e6 + 0.1, 1e6 + 0.2], [1e6 + 0.3, 1e6 + 0.4])
-    assert far is not None
+    far = present(paired_difference([1e6 + 0.1, 1e6 + 0.2], [1e6 + 0.3, 1e6 + 0.4]))
     assert far.low is None
-    small = estimate([1e-9, 2e-9])
-    assert small is not None
+    small = present(estimate([1e-9, 2e-9]))
     assert small.low is not None
 
 
 def test_numbers_of_any_size_have_an_estimate() -> None:
-    found = estimate([1e308, 1e308, -1e308])
-    assert found is not None
+    found = present(estimate([1e308, 1e308, -1e308]))
     assert found.mean == pytest.approx(1e308 / 3)
     assert (found.low, found.high) == (-sys.float_info.max, sys.float_info.max)
     assert estimate([1e308, 1e308]) is not None
-    difference = paired_difference([1e308, -1e308], [-1e308, 1e308])
-    assert difference is not None
+    difference = present(paired_difference([1e308, -1e308], [-1e308, 1e308]))
     assert (difference.before, difference.after, difference.difference) == (0.0, 0.0, 0.0)
 
 
@@ -168,8 +155,7 @@ def test_an_interval_of_values_between_0_and_1_stays_there() -> None:
     assert str(estimate([1.0] * 9 + [0.6])) == "0.96 (95% 0.87..1.00, n=10)"
     assert str(estimate([0.0] * 9 + [0.4])) == "0.04 (95% 0.00..0.13, n=10)"
     assert str(estimate([10.0] * 9 + [6.0])) == "9.60 (95% 8.70..10.50, n=10)"
-    difference = paired_difference([0.0, 0.1], [1.0, 0.2])
-    assert difference is not None
+    difference = present(paired_difference([0.0, 0.1], [1.0, 0.2]))
     assert (difference.low, difference.high) == (-1.0, 1.0)
 
 
@@ -199,8 +185,7 @@ def test_values_that_are_no_numbers_or_no_pairs_are_refused() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
 def test_the_interval_holds_the_mean(values: list[float]) -> None:
-    found = estimate(values)
-    assert found is not None
+    found = present(estimate(values))
     if found.low is not None and found.high is not None:
         assert found.low <= found.mean <= found.high
 
@@ -215,13 +200,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(chance_before: float, cha
     for _ in range(times):
         before = [float(lot.random() < chance_before) for _ in range(n)]
         after = [float(lot.random() < chance_after) for _ in range(n)]
-        mean, difference = estimate(after), paired_difference(before, after)
-        assert mean is not None
-        assert mean.low is not None
-        assert mean.high is not None
-        assert difference is not None
-        assert difference.low is not None
-        assert difference.high is not None
-        held["mean"] += mean.low <= chance_after <= mean.high
-        held["difference"] += difference.low <= chance_after - chance_before <= difference.high
+        mean, difference = present(estimate(after)), present(paired_difference(before, after))
+        held["mean"] += present(mean.low) <= chance_after <= present(mean.high)
+        held["difference"] += present(difference.low) <= chance_after - chance_before <= present(difference.high)
     assert all(count / times > 0.92 for count in held.values()), held

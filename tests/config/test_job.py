@@ -49,7 +49,8 @@ hooks: ["my_hooks:Watch"]
     assert trainer.strategy.n_runners == 4
     runner = trainer.make_runner()
     assert isinstance(runner, LitAgentRunner)
-    assert (runner.heartbeat_interval, runner.max_rollouts) == (3, 50)
+    assert (runner.heartbeat_interval, runner.max_rollouts, runner.tracer) == (3, 50, trainer.tracer)
+    assert trainer.make_runner() is not runner
     assert trainer.initial_resources == {"main_prompt": PromptTemplate(template="Hello {name}")}
     result = job.fit()
     assert result.run_id == "mine"
@@ -109,25 +110,12 @@ def test_module_that_fails_at_import_says_where(write: WriteFile, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("train_dataset: missing.jsonl", ":3: train_dataset: cannot read dataset "),
-        ("val_dataset: my_agent:nope", ":3: val_dataset: module 'my_agent' has no 'nope'"),
-        ("test_dataset: []", ":3: test_dataset: dataset [] is empty"),
-        ('hooks: ["my_agent:nope"]', ":3: hooks: module 'my_agent' has no 'nope'"),
-    ],
-)
-def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
-    write: WriteFile, folder: Path, line: str, message: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
-        load_job(write("config.yaml", f"agent: my_agent:solve\nalgorithm: baseline\n{line}\n"))
-    assert str(raised.value).startswith(f"{folder / 'config.yaml'}{message}")
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("algorithm: baseline\ntrain_dataset: missing.jsonl", ":3: train_dataset: cannot read dataset "),
+        ("algorithm: baseline\nval_dataset: my_agent:nope", ":3: val_dataset: module 'my_agent' has no 'nope'"),
+        ("algorithm: baseline\ntest_dataset: []", ":3: test_dataset: dataset [] is empty"),
+        ('algorithm: baseline\nhooks: ["my_agent:nope"]', ":3: hooks: module 'my_agent' has no 'nope'"),
         ("algorithm:\n  name: baseline\n  n_epochs: 0", ":4: algorithm: n_epochs is 0; it is a whole number from 1 on"),
         (
             "algorithm:\n  name: baseline\n  n_epochs: two",
@@ -151,7 +139,7 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
         ),
     ],
 )
-def test_component_that_cannot_be_as_it_is_said_is_told_with_its_line(
+def test_what_cannot_be_as_it_is_said_is_told_with_its_line(
     write: WriteFile, folder: Path, text: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -11,6 +11,7 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.errors import StoreClosed
 from lightning_core.execution import ExecutionError, LocalStrategy, local
 from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.testing.store.base import turn
 from lightning_core.trainer import Trainer
 from lightning_core.types import RolloutConfig
 
@@ -49,12 +50,6 @@ class Runners:
 
 async def forever(store: LightningStore, worker_id: int = 0) -> None:
     await asyncio.Event().wait()
-
-
-async def settle() -> None:
-    """Let whatever was woken come to rest."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 # The algorithm ends
@@ -169,7 +164,7 @@ async def test_work_that_is_queued_after_the_last_runner_is_an_error_and_stays_i
             left.append(rollout.rollout_id)
             await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             await runners.gone.wait()
-            await settle()
+            await turn(20)
 
     with pytest.raises(ExecutionError, match="all 1 runners have reached their max_rollouts, and rollout") as raised:
         await LocalStrategy().execute(algorithm, runners, store)
@@ -187,7 +182,7 @@ async def test_algorithm_that_closes_the_store_as_it_ends_is_no_trouble(store: I
         rollout = await store.enqueue_rollout("task")
         await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         await runners.gone.wait()
-        await settle()
+        await turn(20)
         await store.aclose()
 
     await LocalStrategy().execute(algorithm, runners, store)
@@ -275,7 +270,7 @@ async def test_exact_number_of_rollouts_is_enough(store: InMemoryLightningStore)
             batch = await run_batch(store, train_dataset, mode="train")
             if step == 2:
                 await asyncio.wait(runners)
-                await settle()
+                await turn(20)
             report({"reward": batch.mean_reward}, step=step)
 
     trainer = Trainer(algorithm=two_steps, n_runners=1, max_rollouts=6)

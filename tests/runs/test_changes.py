@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core.runs.manifest import Git, Origin, changes_since, describe_origin, hash_file, version_of
+from lightning_core.testing.store.base import present
 
 
 def origin(**fields: Any) -> Origin:
@@ -44,8 +45,7 @@ def test_files_are_compared_by_what_is_in_them(tmp_path: Path) -> None:
 
 
 def test_versions_are_compared_with_what_is_installed() -> None:
-    pytest_version = version_of("pytest")
-    assert pytest_version is not None
+    pytest_version = present(version_of("pytest"))
     before = Origin(python="3.9.1", versions={"pytest": pytest_version, "click": "0.1", "no-such-thing": "2.0"})
     assert changes_since(before, origin()) == [
         "Python 3.9.1 → 3.11.7",
@@ -93,8 +93,7 @@ def test_a_run_is_made_of_versions_code_data_and_a_commit(tmp_path: Path, monkey
         assert not described.git.dirty
         (tmp_path / "train.jsonl").write_text("2\n")
         later = describe_origin(config_file=tmp_path / "config.yaml")
-        assert later.git is not None
-        assert later.git.dirty
+        assert present(later.git).dirty
         commit = described.git.commit[:12]
         changed = f"git: {commit} → {commit} with uncommitted changes"
         assert changes_since(described, later) == [str(tmp_path / "train.jsonl"), changed]

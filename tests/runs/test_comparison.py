@@ -12,6 +12,7 @@ from lightning_core.algorithm.estimates import Estimate, PairedDifference, estim
 from lightning_core.runs import FitResult, compare
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.testing.store.base import present
 from lightning_core.trainer import Trainer
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
 
@@ -49,9 +50,8 @@ def fit(algorithm: object, train: list[int], **datasets: list[int]) -> FitResult
 
 
 def test_first_and_best_are_compared_sample_by_sample() -> None:
-    comparison = fit(improve, [0], val_dataset=[0, 1, 2, 3, 9]).comparison
+    comparison = present(fit(improve, [0], val_dataset=[0, 1, 2, 3, 9]).comparison)
     before, after = [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]
-    assert comparison is not None
     assert (comparison.mode, comparison.kept_back) == ("val", False)
     assert comparison.before == without_interval(estimate(before))
     assert comparison.after == without_interval(estimate(after))
@@ -86,16 +86,14 @@ def test_best_that_was_not_tried_on_what_is_kept_back_is_compared_on_what_chose_
         report({}, best_resources=BEST)
 
     trainer = Trainer(algorithm=stop_before_the_test, initial_resources=FIRST)
-    comparison = trainer.fit(agent, val_dataset=[0, 2, 1, 3]).comparison
-    assert comparison is not None
+    comparison = present(trainer.fit(agent, val_dataset=[0, 2, 1, 3]).comparison)
     assert not comparison.kept_back
     assert comparison.before == without_interval(estimate([0.0, 0.0]))
     assert comparison.difference == without_interval(paired_difference([0.0, 0.0], [1.0, 1.0]))
 
 
 def test_held_out_samples_go_before_those_that_the_algorithm_saw() -> None:
-    comparison = fit(improve, [0], val_dataset=[0], test_dataset=[1, 3]).comparison
-    assert comparison is not None
+    comparison = present(fit(improve, [0], val_dataset=[0], test_dataset=[1, 3]).comparison)
     assert comparison.mode == "test"
     assert comparison.difference == paired_difference([0.0, 0.0], [1.0, 1.0])
 
@@ -110,8 +108,7 @@ def test_algorithm_that_tells_nothing_leaves_the_reward_of_the_agent_as_it_is() 
     async def plain(task: int) -> float:
         return task / 4
 
-    comparison = Trainer(algorithm=silent).fit(plain, [1, 2, 3]).comparison
-    assert comparison is not None
+    comparison = present(Trainer(algorithm=silent).fit(plain, [1, 2, 3]).comparison)
     assert comparison.before == estimate([0.25, 0.5, 0.75])  # each sample once, though it was run twice
 
 

@@ -8,6 +8,7 @@ import pytest
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, Baseline
 from lightning_core.runs.plan import plan_of
+from lightning_core.testing.store.base import present
 from lightning_core.types import Dataset, NamedResources
 
 PROMPT: NamedResources = {"main": PromptTemplate(template="Hello")}
@@ -38,12 +39,10 @@ class OtherPlan(Search):
 
 def test_held_out_samples_are_in_the_total_and_named() -> None:
     algorithm = Planned()
-    plan = plan_of(algorithm, [1, 2], None, [3, 4, 5])
-    assert plan is not None
+    plan = present(plan_of(algorithm, [1, 2], None, [3, 4, 5]))
     assert plan.rollouts == 2003
     algorithm.set_initial_resources(PROMPT)  # which are measured, and the best
-    plan = plan_of(algorithm, [1, 2], None, [3, 4, 5])
-    assert plan is not None
+    plan = present(plan_of(algorithm, [1, 2], None, [3, 4, 5]))
     assert plan.rollouts == 2006
     assert str(plan) == (
         "at most 2,006 rollouts: 6 on held-out samples, and by the algorithm at most 2000 rollouts and 3 walks"
@@ -72,5 +71,4 @@ def test_baseline_stays_within_its_plan(n_epochs: int, initial: NamedResources |
     asked = 3 * n_epochs + (0 if test is None else len(test))
     assert result.rollouts.succeeded == asked
     assert plan is not None
-    assert plan.rollouts is not None
-    assert asked <= plan.rollouts <= 3 * n_epochs + (0 if test is None else 2 * len(test))
+    assert asked <= present(plan.rollouts) <= 3 * n_epochs + (0 if test is None else 2 * len(test))

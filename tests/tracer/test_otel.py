@@ -91,19 +91,6 @@ async def test_span_belongs_to_the_trace_where_it_started(tracer: OtelTracer) ->
     assert names(second) == []
 
 
-async def test_spans_are_ordered_by_their_ends(tracer: OtelTracer) -> None:
-    library = tracer.provider.get_tracer("a library")
-    async with tracer.trace_context() as trace:
-        with library.start_as_current_span("outer"):
-            with library.start_as_current_span("inner"):
-                pass
-            tracer.create_span("point")
-    assert names(trace) == ["inner", "point", "outer"]
-    inner, point, outer = trace.spans
-    assert inner.parent_id == point.parent_id == outer.span_id
-    assert [span.sequence_id for span in trace.spans] == [1, 2, 3]
-
-
 async def test_span_with_an_explicit_context_follows_that_context(tracer: OtelTracer) -> None:
     library = tracer.provider.get_tracer("a library")
     async with tracer.trace_context() as first:
