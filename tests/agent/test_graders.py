@@ -6,16 +6,12 @@ import pytest
 
 from lightning_core.agent import Grader
 from lightning_core.errors import InvalidComponent, MissingResource, UnknownComponent
-from lightning_core.types import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM
+from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM
+from tests.agent.test_decorators import attempted
 
 
 def exact(result: Any, task: Any) -> float:
     return float(result == task)
-
-
-def attempted() -> AttemptedRollout:
-    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0)
-    return AttemptedRollout(rollout_id="ro-1", input="task", start_time=0, attempt=attempt)
 
 
 def score(function: Callable[..., Any], result: Any = "answer") -> Any:

@@ -10,11 +10,6 @@ from lightning_core.errors import NoRewards, NotFound, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
 
 
-@pytest.fixture
-def store() -> InMemoryLightningStore:
-    return InMemoryLightningStore()
-
-
 async def key_of(store: InMemoryLightningStore, *, of: int = 1, raises: BaseException | None = None) -> str:
     key = ""
     with nullcontext() if raises is None else pytest.raises(type(raises)):

@@ -1,6 +1,9 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from lightning_core.emitter import emit_message, emit_reward, get_message_value
+from lightning_core.emitter import emit_annotation, emit_message, emit_reward, get_message_value
 from lightning_core.errors import NoActiveTracer
 from lightning_core.semconv import AGL_MESSAGE
 from lightning_core.types import Span
@@ -31,6 +34,8 @@ def test_message_cannot_be_replaced_by_an_attribute() -> None:
         emit_message("hello", attributes={"agentlightning.message.body": "bye"}, propagate=False)
 
 
-def test_message_outside_of_a_trace_says_what_to_do() -> None:
-    with pytest.raises(NoActiveTracer, match="emit_message found no active tracer; call it from an agent"):
-        emit_message("hello")
+@pytest.mark.parametrize(("emit", "value"), [(emit_message, "hello"), (emit_reward, 1.0), (emit_annotation, {"a": 1})])
+def test_what_is_emitted_outside_of_a_trace_says_what_to_do(emit: Callable[[Any], Any], value: object) -> None:
+    expected = rf"{emit.__name__} found no active tracer; call it from an agent.* or pass propagate=False"
+    with pytest.raises(NoActiveTracer, match=expected):
+        emit(value)

@@ -1,7 +1,6 @@
 """A process that stood still gives every lease one more term; the wall clock ends none, and prolongs none."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,14 +31,17 @@ async def leased(store: InMemoryLightningStore, worker_id: str) -> AttemptedRoll
     return await store.start_rollout(worker_id, worker_id=worker_id)
 
 
+async def ended(waiter: "asyncio.Task[object]") -> None:
+    waiter.cancel()
+    await asyncio.wait((waiter,))
+
+
 @asynccontextmanager
 async def somebody_waiting(store: InMemoryLightningStore, clock: FakeClock) -> AsyncIterator[None]:
     waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
     await soon(clock.until_waiting())
     yield
-    waiter.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiter
+    await ended(waiter)
 
 
 async def test_another_standstill_gives_another_term(store: InMemoryLightningStore, clock: FakeClock) -> None:
@@ -59,9 +61,7 @@ async def test_a_wait_that_ends_with_the_standstill_does_not_hide_it(
     await soon(clock.until_waiting())
     # As a server does at once when it goes on: the time of the wait is over, too.
     clock.pass_unseen(2 * LEASE_SECONDS)
-    waiter.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiter
+    await ended(waiter)
     assert [await rollout_status(store, of.rollout_id) for of in started] == ["preparing"] * 3
 
 
@@ -133,6 +133,4 @@ async def test_a_far_deadline_of_another_run_does_not_hide_a_standstill(
         await clock.stand_still(LEASE_SECONDS + 1)
         await store.query_rollouts()
         assert await attempt_statuses(store, alive.rollout_id) == ["preparing"]
-    waiter.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await waiter
+    await ended(waiter)
