@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future, wait
+from contextvars import ContextVar
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_threads_are_daemons_and_end_when_there_is_nothing_to_call() -> None:
     assert thread.daemon
     thread.join(LIMIT_SECONDS)
     assert not thread.is_alive()
+
+
+def test_calls_see_the_context_of_whoever_submitted_them() -> None:
+    attempt: ContextVar[str] = ContextVar("attempt", default="none")
+    executor = DaemonExecutor(max_threads=1)
+    futures = []
+    for name in ("at-1", "at-2"):
+        token = attempt.set(name)
+        futures.append(executor.submit(attempt.get))
+        attempt.reset(token)
+    futures.append(executor.submit(attempt.get))
+    assert [future.result(LIMIT_SECONDS) for future in futures] == ["at-1", "at-2", "none"]
 
 
 def test_calls_beyond_the_threads_wait_for_their_turn() -> None:

@@ -108,6 +108,10 @@ def test_other_errors_are_the_agents_failures(error: Exception) -> None:
     assert not is_fault(error)
 
 
+def test_a_group_of_faults_is_a_fault() -> None:
+    assert is_fault(ExceptionGroup("all", [Fault("a"), Fault("b")]))
+
+
 def test_a_date_to_come_again_is_a_wait() -> None:
     found = find_no_answer(
         httpx.HTTPStatusError(

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from lightning_core.errors import TracerError
 from lightning_core.tracer import OtelTracer, clear_active_tracer, get_active_tracer, set_active_tracer
 
 
@@ -31,3 +32,11 @@ async def test_second_active_tracer_is_refused_until_the_first_is_cleared(tracer
         set_active_tracer(OtelTracer())
     clear_active_tracer()
     assert get_active_tracer() is None
+
+
+def test_lifespan_tears_down_after_an_error() -> None:
+    tracer = OtelTracer()
+    with pytest.raises(ZeroDivisionError), tracer.lifespan():
+        _ = 1 / (tracer.provider is None)
+    with pytest.raises(TracerError, match="not initialised"):
+        _ = tracer.provider
