@@ -47,16 +47,6 @@ def test_of_equal_rows_the_newest_is_continued():
     assert [part.call.span_id for part in second.calls] == ["span-2", "span-3"]
 
 
-def test_of_rows_that_a_prompt_begins_with_the_longest_is_continued():
-    rows = rows_of(([1], [2]), ([1], [2, 3]), ([1, 2, 3, 4], [5]))
-    assert rows == [([1], [2], [1]), ([1], [2, 3, 4, 5], [1, 1, 0, 1])]
-
-
-def test_parallel_conversations_each_keep_their_row():
-    rows = rows_of(([1], [2]), ([5], [6]), ([1, 2, 8], [3]), ([5, 6, 8], [7]))
-    assert rows == [([1], [2, 8, 3], [1, 0, 1]), ([5], [6, 8, 7], [1, 0, 1])]
-
-
 def test_of_sub_agents_that_branch_from_one_prefix_the_first_continues_and_no_token_is_trained_twice():
     rows = rows_of(([1], [2]), ([1, 2, 7], [3]), ([1, 2, 8], [4]), ([1, 2, 8, 4, 9], [5]))
     assert rows == [([1], [2, 7, 3], [1, 0, 1]), ([1, 2, 8], [4, 9, 5], [1, 0, 1])]

@@ -34,17 +34,6 @@ async def echo(task: float) -> float:
     return task
 
 
-async def test_baseline_reports_the_mean_rewards_of_both_datasets(
-    store: InMemoryLightningStore, running: "Running"
-) -> None:
-    algorithm, reports = baseline(store)
-    async with running(echo):
-        await algorithm.run([1, 2, 3], [0.5])
-
-    assert reports == [({"train_reward": 2.0, "val_reward": 0.5}, 1, None)]
-    assert [each.mode for each in await store.query_rollouts()] == ["train", "train", "train", "val"]
-
-
 async def test_baseline_uses_the_initial_resources_and_reports_them_as_the_best(
     store: InMemoryLightningStore, running: "Running"
 ) -> None:

@@ -55,8 +55,6 @@ async def test_a_run_ends_when_a_call_would_go_over_its_budget(
     )
     result = await trainer.fit_async(ask, list(range(20)))
     assert result.status == "budget"
-    assert result.budget is not None
-    assert (result.budget.ended_by, result.budget.used["calls"]) == ("calls", 3)
     assert str(result.budget) == "the run's budget of 3 calls is used up (3 calls by now)"
     assert len(engine.received) == 3
     # What was refused a call has not failed: it is not run.

@@ -51,8 +51,6 @@ async def test_the_run_ends_with_the_budget_of_its_proxy(
     trainer = trainer_of(elsewhere, store, run_dir=tmp_path, budget={"seconds": 600})
     result = await trainer.fit_async(agent, list(range(8)))
     assert result.status == "budget"
-    assert result.budget is not None
-    assert (result.budget.ended_by, result.budget.proxy) == ("calls", elsewhere.url)
     expected = f"the budget of the proxy at {elsewhere.url} of 3 calls is used up (3 calls by now)"
     assert str(result.budget) == expected
     assert len(engine.received) == 3

@@ -155,16 +155,13 @@ def test_a_proxied_models_url_names_the_attempt(endpoint: str, expected: str) ->
 def test_a_proxied_model_without_ids_has_its_own_url_and_one_id_is_too_few() -> None:
     proxy = ProxyLLM(endpoint="http://host/v1", model="m")
     assert proxy.get_base_url() == "http://host/v1"
+    assert LLM(endpoint="http://host/v1", model="m").get_base_url("ro-1", "at-1") == "http://host/v1"  # everybody's
     of_another = ProxyLLM(endpoint="http://host/p/rollout/ro-0/attempt/at-0/v1", model="m")
     assert of_another.get_base_url("ro-1", "at-1") == "http://host/p/rollout/ro-1/attempt/at-1/v1"
     with pytest.raises(ValueError, match="go together; got rollout_id='ro-1', attempt_id=None"):
         proxy.get_base_url("ro-1")
     with pytest.raises(ValueError, match="go together; got rollout_id=None, attempt_id='at-1'"):
         proxy.get_base_url(None, "at-1")
-
-
-def test_a_plain_model_has_one_url_for_everybody() -> None:
-    assert LLM(endpoint="http://host/v1", model="m").get_base_url("ro-1", "at-1") == "http://host/v1"
 
 
 def test_a_key_does_not_show() -> None:
