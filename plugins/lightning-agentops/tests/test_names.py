@@ -5,7 +5,6 @@ from importlib.metadata import version
 
 import openai
 import pytest
-from agentops_parts import CALL, USER
 from lightning_agentops import AgentOpsTracer, library
 
 
@@ -17,12 +16,6 @@ def on() -> Iterator[None]:
 
 def test_the_version_is_the_known_one() -> None:
     assert version("agentops") == library.KNOWN_VERSION
-
-
-def test_its_tracer_is_told_another_provider_than_the_global_one() -> None:
-    core = library.part(library.CORE).tracer
-    assert core.initialized
-    assert core.get_tracer("any")._provider is core.provider
 
 
 def test_what_is_imported_is_instrumented_also_beside_a_framework() -> None:
@@ -47,22 +40,3 @@ def test_what_agentops_does_not_come_to_is_wrapped_once(place: str, name: str, f
         wrapped = wrapped.__wrapped__
     assert ours == 1
     assert int(openai.__version__.partition(".")[0]) >= 2
-
-
-def test_handlers_read_requests_and_answers_without_headers() -> None:
-    handle = library.part(library.STREAMS).handle_chat_attributes
-    assert handle(kwargs={"model": "m", "messages": USER})["gen_ai.prompt.0.content"] == "hi"
-    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok", "tool_calls": [CALL]}}]}
-    assert handle(return_value=answer)["gen_ai.completion.0.content"] == "ok"
-    for name in ("handle_chat_attributes", *library._HANDLERS):
-        holder = library.STREAMS if name == "handle_chat_attributes" else library.OPENAI
-        read = getattr(library.part(holder), name)(kwargs={"model": "m", "extra_headers": {"X": "s3cret"}})
-        assert "s3cret" not in str(read)
-        assert read
-
-
-def test_the_exporter_of_programs_is_where_it_is_replaced() -> None:
-    core = library.part(library.CORE)
-    names = {"AuthenticatedOTLPExporter", "OTLPMetricExporter"}
-    assert names <= vars(core).keys()
-    assert names <= set(core.setup_telemetry.__code__.co_names)
