@@ -38,7 +38,6 @@ OUTCOMES = {
         '"rewards": [[["quality", 0.75], ["speed", 0.5]]]}'
     ],
     "fast_algorithm": ['{"a": 0.5, "four": 2.0}', '"dev takes fast algorithms only"'],
-    "function_agent": ['{"2 + 2": ["succeeded", 1.0], "3 * 5": ["succeeded", 1.0], "9 - 9": ["succeeded", 0.0]}'],
     "llm_agent": [
         '[["succeeded", [{"answer": "two one", "mode": "val"}], 1.0], '
         '["succeeded", [{"answer": "up", "mode": "val"}], 0.0]]'
