@@ -95,6 +95,15 @@ async def refusal(call: Any) -> tuple[int, Any]:
         return response.status, (await response.json())["error"]["code"]
 
 
+async def refused(call: Any, status: int, code: str | None = None) -> str:
+    """Make a call that is refused with this status and code, and return the message."""
+    async with call as response:
+        assert response.status == status, await response.text()
+        error = (await response.json())["error"]
+    assert code is None or error["code"] == code
+    return str(error["message"])
+
+
 async def held(engine: FakeEngine, call: Any) -> "asyncio.Task[aiohttp.ClientResponse]":
     """Make a call, and return it when the engine has it, which holds it until `engine.hold` is set."""
     engine.hold = asyncio.Event()

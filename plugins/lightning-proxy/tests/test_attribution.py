@@ -9,7 +9,7 @@ from lightning_http.auth import Keys
 from lightning_proxy import LLMProxy
 from lightning_proxy.owner import read_path
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, refusal, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, refusal, refused, status_of
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
@@ -96,16 +96,12 @@ async def test_only_the_newest_attempt_of_a_rollout_that_goes_on_may_call(
     assert await status_of(agent.chat()) == 200
     newer = await store.start_attempt(attempt.rollout_id)
     await clock.advance(1.0)
-    async with agent.chat() as response:
-        assert response.status == 403
-        assert "is not the newest attempt" in (await response.json())["error"]["message"]
+    assert "is not the newest attempt" in await refused(agent.chat(), 403)
     agent = Agent(http, agent.proxy, newer)
     assert await status_of(agent.chat()) == 200
     await store.update_attempt(newer.rollout_id, newer.attempt.attempt_id, status="succeeded")
     await clock.advance(1.0)
-    async with agent.chat() as response:
-        assert response.status == 403
-        assert "its rollout is 'succeeded'" in (await response.json())["error"]["message"]
+    assert "its rollout is 'succeeded'" in await refused(agent.chat(), 403)
 
 
 async def test_an_unknown_rollout_may_not_call(http: Any, proxy: LLMProxy) -> None:
@@ -126,9 +122,7 @@ class TestKeys:
         return key
 
     async def test_the_url_alone_is_not_enough(self, agent: Agent) -> None:
-        async with agent.chat() as response:
-            assert response.status == 401
-            assert "the proxy wants a key" in (await response.json())["error"]["message"]
+        assert "the proxy wants a key" in await refused(agent.chat(), 401)
 
     @pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key", "x-goog-api-key"])
     async def test_the_key_of_the_attempt_says_whose_call_it_is(

@@ -17,7 +17,7 @@ from lightning_proxy.admit import Spending, UsageSoFar
 from lightning_proxy.answer import Answer, AnswerChoice
 from lightning_proxy.call import Call, Outcome, Route
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, refused, status_of
 
 from lightning_core.adapter import read_usage
 from lightning_core.agent import rollout
@@ -118,11 +118,7 @@ async def test_sixty_calls_at_once_do_not_pass_a_limit_of_money(serve: Serve, en
     prices = {"input_cost_per_token": 0.0001, "output_cost_per_token": 0.001}
     agent = await serve(params=prices, budget={"usd": 0.05})
 
-    async def call() -> int:
-        async with agent.chat(max_tokens=20) as response:
-            return response.status
-
-    statuses = Counter(await asyncio.gather(*(call() for _ in range(60))))
+    statuses = Counter(await asyncio.gather(*(status_of(agent.chat(max_tokens=20)) for _ in range(60))))
     assert 0.02 < agent.budget.used["usd"] <= 0.05
     assert statuses == {200: len(engine.received), 402: 60 - len(engine.received)}
 
@@ -131,13 +127,9 @@ async def test_a_pause_and_a_wait_for_the_budget_go_together(serve: Serve, engin
     agent = await serve(budget={"tokens": 60})
     engine.hold = asyncio.Event()
 
-    async def call() -> int:
-        async with agent.chat(max_tokens=10) as response:
-            return response.status
-
-    calls = [asyncio.create_task(call())]
+    calls = [asyncio.create_task(status_of(agent.chat(max_tokens=10)))]
     await asyncio.wait_for(engine.began.wait(), 20)
-    calls.append(asyncio.create_task(call()))
+    calls.append(asyncio.create_task(status_of(agent.chat(max_tokens=10))))
     while not (await agent.proxy.status())["waiting"]:  # noqa: ASYNC110  # it waits for the first
         await asyncio.sleep(0)
     await agent.proxy.pause()
@@ -268,32 +260,24 @@ async def test_tokens_and_time_are_limits_too(serve: Serve) -> None:
             assert (response.status, (await response.json()).get("error", {}).get("type")) == (status, kind)
 
     agent = await serve(attempt_limits={"seconds": 0.01})
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
     await asyncio.sleep(0.02)
-    async with agent.chat() as response:
-        assert "limit of 0.01 seconds is used up" in (await response.json())["error"]["message"]
+    assert "limit of 0.01 seconds is used up" in await refused(agent.chat(), 403)
 
 
 async def test_what_is_not_the_agents_own_call_does_not_count(
     serve: Serve, store: InMemoryLightningStore, http: Any
 ) -> None:
     agent = await serve(attempt_limits={"calls": 1})
-    judge = agent.base.replace("/v1", "/judge/v1")
+    judge, asked = agent.base.replace("/v1", "/judge/v1"), {"model": "small", "messages": USER}
     for _ in range(2):
-        async with http.post(f"{judge}/chat/completions", json={"model": "small", "messages": USER}) as response:
-            assert response.status == 200
-        async with agent.post("/messages/count_tokens", messages=USER) as response:
-            assert response.status == 201
+        assert await status_of(http.post(f"{judge}/chat/completions", json=asked)) == 200
+        assert await status_of(agent.post("/messages/count_tokens", messages=USER)) == 201
     async with own_calls(store, agent.proxy, algorithm="mine") as llm:
         for _ in range(3):
-            async with http.post(
-                f"{llm.endpoint}/chat/completions", json={"model": "small", "messages": USER}
-            ) as response:
-                assert response.status == 200
+            assert await status_of(http.post(f"{llm.endpoint}/chat/completions", json=asked)) == 200
     for status in (200, 403):
-        async with agent.chat() as response:
-            assert response.status == status
+        assert await status_of(agent.chat()) == status
 
 
 @rollout

@@ -94,8 +94,7 @@ async def test_what_may_go_better_is_tried_again_and_recorded_once(
 ) -> None:
     agent = await serve(first_retry_seconds=0.001)
     engine.faults = [status, "dies"]
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
     assert len(engine.received) == 3
     assert (await agent.span()).attributes["agentlightning.tries"] == 3
 
@@ -105,7 +104,7 @@ async def test_an_agent_that_hangs_up_cancels_the_backends_call(agent: Agent, en
     engine.hold = asyncio.Event()
     async with aiohttp.ClientSession() as own:
         agent.http = own
-        call = asyncio.create_task(_read(agent, stream))
+        call = asyncio.create_task(status_of(agent.chat(stream=stream)))
         await engine.began.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
@@ -115,11 +114,6 @@ async def test_an_agent_that_hangs_up_cancels_the_backends_call(agent: Agent, en
     span = await agent.span()
     assert span.attributes["error.type"] == "client_disconnected"
     assert (await agent.proxy.status())["in_flight"] == 0
-
-
-async def _read(agent: Agent, stream: bool) -> None:
-    async with agent.chat(stream=stream) as response:
-        await response.read()
 
 
 async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(

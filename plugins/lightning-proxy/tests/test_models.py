@@ -88,8 +88,7 @@ async def test_a_refused_request_does_not_go_to_another_model(
     agent = await start({"model_name": "small", "fallbacks": ["large"]})
     for status in (400, 401, 404):
         engine.faults = [status] * 2  # a 400 is tried without what the proxy asks besides
-        async with agent.chat() as response:
-            assert response.status == status
+        assert await status_of(agent.chat()) == status
         engine.faults = []
     assert not large.received
 
@@ -112,11 +111,9 @@ async def test_what_a_given_up_model_may_have_used_counts(start: Any, engine: Fa
 @pytest.mark.usefixtures("vllm")
 async def test_tokens_of_another_model_are_not_training_data(start: Any, engine: FakeEngine) -> None:
     agent = await start({"model_name": "small", "aliases": ["gpt-5"], "fallbacks": ["large"]})
-    async with agent.chat(model="gpt-5") as response:
-        await response.read()
+    assert await status_of(agent.chat(model="gpt-5")) == 200
     engine.faults = [500]
-    async with agent.chat(model="gpt-5") as response:
-        await response.read()
+    assert await status_of(agent.chat(model="gpt-5")) == 200
     own, other = await agent.spans()
     assert own.attributes["agentlightning.has_token_ids"] is True
     assert other.attributes["agentlightning.has_token_ids"] is False
@@ -190,8 +187,7 @@ async def test_another_model_gets_its_own_parameters(start: Any, engine: FakeEng
         {"model_name": "large", "forced_params": {"seed": 1}},
     )
     engine.faults = [500]
-    async with agent.chat(temperature=1) as response:
-        await response.read()
+    assert await status_of(agent.chat(temperature=1)) == 200
     assert engine.received[0].fields["temperature"] == 0
     assert (large.received[0].fields["temperature"], large.received[0].fields["seed"]) == (1, 1)
 

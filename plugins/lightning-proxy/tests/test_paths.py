@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, model, refusal, refused, status_of
 from yarl import URL
 
 from lightning_core.errors import ConfigError
@@ -73,10 +73,7 @@ async def test_the_key_of_the_proxy_opens_every_path(
 async def test_the_option_opens_a_path_and_what_is_below_it(serve: Serve, http: Any) -> None:
     agent = await serve(allow_paths=["audio", "POST rerank"])
     asked = [("POST", "/audio/speech"), ("GET", "/audio"), ("POST", "/rerank"), ("GET", "/rerank"), ("POST", "/audio2")]
-    statuses = []
-    for method, path in asked:
-        async with http.request(method, f"{agent.base}{path}") as response:
-            statuses.append(response.status)
+    statuses = [await status_of(http.request(method, f"{agent.base}{path}")) for method, path in asked]
     assert statuses == [201, 201, 201, 403, 403]
 
 
@@ -103,9 +100,8 @@ async def test_an_attempt_goes_on_from_its_own_response_alone(serve: Serve, http
     response_id = await respond(agent)
     await respond(agent, previous_response_id=response_id)
     other = await agent.another()
-    async with other.post("/responses", input="hi", previous_response_id=response_id) as response:
-        error = (await response.json())["error"]
-    assert (response.status, error["code"]) == (400, "previous_response_not_found")
+    call = other.post("/responses", input="hi", previous_response_id=response_id)
+    assert await refusal(call) == (400, "previous_response_not_found")
     assert len(engine.received) == 2
 
 
@@ -114,11 +110,9 @@ async def test_what_would_be_fetched_later_or_belongs_to_the_account_is_refused(
     serve: Serve, fields: dict[str, Any]
 ) -> None:
     agent = await serve()
-    async with agent.post("/responses", input="hi", **fields) as response:
-        error = (await response.json())["error"]
-    assert response.status == 403
-    assert next(iter(fields)) in error["message"]
-    assert "allow_paths" in error["message"]
+    message = await refused(agent.post("/responses", input="hi", **fields), 403)
+    assert next(iter(fields)) in message
+    assert "allow_paths" in message
     opened = await serve(allow_paths=["responses", "conversations"])
     await respond(opened, **fields)
 
@@ -160,9 +154,7 @@ async def test_a_call_that_names_no_model_is_refused_where_there_are_several(
     async with FakeEngine() as second:
         entries = [model(engine, "small"), model(second, "large")]
         agent = await serve(model_list=entries, allow_paths=["audio"])
-        async with agent.chat(model=None) as response:
-            assert response.status == 400
-            assert "small, large" in (await response.json())["error"]["message"]
+        assert "small, large" in await refused(agent.chat(model=None), 400)
         for data in ({"model": "small"}, b"\x00"):
             assert await refusal(http.post(f"{agent.base}/audio/transcriptions", data=data)) == (400, "no_model")
         assert await status_of(agent.post("/audio/speech", model="large")) == 201

@@ -10,11 +10,10 @@ from lightning_proxy.models import make_replicas
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, held, model, status_of
+from proxy_fixtures import Agent, Serve, held, model, status_of
 
 from lightning_core.errors import ConfigError, UnknownComponent
 from lightning_core.registry import Registry, default_registry
-from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 
 
@@ -25,12 +24,11 @@ async def second() -> AsyncIterator[FakeEngine]:
 
 
 async def test_calls_of_an_attempt_stay_on_one_and_attempts_are_spread(
-    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+    serve: Serve, engine: FakeEngine, second: FakeEngine
 ) -> None:
-    proxy = await make_proxy(engine, second)
-    where = []
+    agent, where = await serve(engine, second), []
     for _ in range(4):
-        agent = Agent(http, proxy, await store.start_rollout({}))
+        agent = await agent.another()
         for _ in range(3):
             assert await status_of(agent.chat()) == 200
         addresses = {span.attributes["server.address"] for span in await agent.spans()}
@@ -40,28 +38,26 @@ async def test_calls_of_an_attempt_stay_on_one_and_attempts_are_spread(
 
 
 async def test_another_replica_answers_at_once_when_one_dies(
-    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+    serve: Serve, engine: FakeEngine, second: FakeEngine
 ) -> None:
-    proxy = await make_proxy(engine, second)
+    agent = await serve(engine, second)
     await engine.stop()
     for _ in range(4):
-        assert await status_of(Agent(http, proxy, await store.start_rollout({})).chat()) == 200
+        assert await status_of((await agent.another()).chat()) == 200
     assert len(second.received) == 4
 
 
 async def test_a_new_list_takes_effect_while_calls_are_under_way(
-    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+    agent: Agent, engine: FakeEngine, second: FakeEngine
 ) -> None:
-    proxy = await make_proxy(engine)
-    agent = Agent(http, proxy, await store.start_rollout({}))
     call = await held(engine, agent.chat())
-    proxy.update_model_list([model(second)])
+    agent.proxy.update_model_list([model(second)])
     assert await status_of(agent.chat()) == 200
     engine.hold.set()
     assert (await call).status == 200
     assert [len(each.received) for each in (engine, second)] == [1, 1]
     with pytest.raises(ConfigError, match="no model_name"):
-        proxy.update_model_list([{}])
+        agent.proxy.update_model_list([{}])
     assert await status_of(agent.chat()) == 200
 
 
@@ -132,6 +128,10 @@ def _replica(base: str) -> Replica:
     return Replica("m", "m", OpenAIBackend(f"http://{base}:1/v1"))
 
 
+def at_a(**params: Any) -> dict[str, Any]:
+    return {"litellm_params": {"api_base": "http://a:1", **params}}
+
+
 class TestModelList:
     def test_litellms_names_of_providers_lead_to_the_openai_backend(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
@@ -175,51 +175,35 @@ class TestModelList:
         [
             ({"model_name": "m", "litelm_params": {}}, "has no field 'litelm_params'"),
             ({"model_name": "m", "litellm_params": []}, "litellm_params is a list"),
-            (
-                {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "input_cost_per_token": "free"}},
-                "input_cost_per_token is 'free'",
-            ),
-            (
-                {"model_name": "*", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
-                "'\\*' stands for no",
-            ),
-            (
-                {"model_name": "m", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
-                "'\\*' stands for no",
+            ({"model_name": "*", **at_a(model="openai/*")}, "'\\*' stands for no"),
+            ({"model_name": "m", **at_a(model="openai/*")}, "'\\*' stands for no"),
+            ({"model_name": "m", **at_a(input_cost_per_token="free")}, "input_cost_per_token is 'free'"),
+            ({"model_name": "m", **at_a(api_key="os.environ/NO_SUCH_KEY")}, "NO_SUCH_KEY, which is not set"),
+            *(
+                # One's own server is not taken for OpenAI's.
+                (
+                    {"model_name": "m", "litellm_params": {"model": f"{provider}/x"}},
+                    rf"model_list\[0\] \(m\): '{provider}/x' has no api_base, and would go to OpenAI; give the URL of",
+                )
+                for provider in ("hosted_vllm", "vllm", "sglang")
             ),
         ],
     )
-    def test_a_wrong_entry_is_named(self, entry: dict[str, Any], message: str) -> None:
-        with pytest.raises(ConfigError, match=message):
-            make_replicas([entry], default_registry())
-
-    @pytest.mark.parametrize("provider", ["hosted_vllm", "vllm", "sglang"])
-    def test_ones_own_server_without_its_url_is_refused_and_not_taken_for_openai(
-        self, provider: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_wrong_entry_is_named(self, entry: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-        entry = {"model_name": "m", "litellm_params": {"model": f"{provider}/small"}}
-        message = rf"model_list\[0\] \(m\): '{provider}/small' has no api_base, and would go to OpenAI; give the URL of"
         with pytest.raises(ConfigError, match=message):
             make_replicas([entry], default_registry())
 
-    def test_a_variable_that_is_not_set_is_named(self) -> None:
-        entry = {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "api_key": "os.environ/NO_SUCH_KEY"}}
-        with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):
-            make_replicas([entry], default_registry())
 
-
-async def test_one_whose_streams_always_break_is_left_out(
-    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
-) -> None:
-    proxy = await make_proxy(engine, second, clock=FakeClock())
+async def test_one_whose_streams_always_break_is_left_out(serve: Serve, engine: FakeEngine, second: FakeEngine) -> None:
+    agent = await serve(engine, second, clock=FakeClock())
     engine.faults = ["dies_mid_stream"] * 20
     broken = 0
     for _ in range(20):
-        async with Agent(http, proxy, await store.start_rollout({})).chat(stream=True) as response:
+        async with (await agent.another()).chat(stream=True) as response:
             broken += "backend_broke" in await response.text()
     assert broken == 3
-    assert [replica["is_up"] for replica in (await proxy.status())["replicas"]] == [False, True]
+    assert [replica["is_up"] for replica in (await agent.proxy.status())["replicas"]] == [False, True]
 
 
 @pytest.mark.parametrize("given", [{}, {"api_key": "os.environ/OPENAI_API_KEY"}])

@@ -11,7 +11,7 @@ import openai
 import pytest
 from lightning_proxy import openai_backend
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, Serve, answering, model, refusal, status_of
+from proxy_fixtures import Agent, Serve, answering, model, refusal, refused, status_of
 
 from lightning_core import Trainer, rollout
 from lightning_core.runner import clients
@@ -110,10 +110,7 @@ async def test_a_backend_that_dies_with_the_whole_request_does_not_get_it_again(
     agent: Agent, engine: FakeEngine
 ) -> None:
     engine.faults = ["dies"]
-    async with agent.chat() as response:
-        answer = await response.json()
-    assert (response.status, answer["error"]["code"]) == (502, "backend_broke")
-    assert "closed the connection before it answered" in answer["error"]["message"]
+    assert "closed the connection before it answered" in await refused(agent.chat(), 502, "backend_broke")
     assert len(engine.received) == 1
 
 
@@ -122,8 +119,7 @@ async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle
 ) -> None:
     monkeypatch.setattr(openai_backend, "_AT_ONCE_SECONDS", 10.0)  # however slow the machine is
     agent = await serve(first_retry_seconds=0.001)
-    async with agent.chat() as response:
-        await response.read()
+    assert await status_of(agent.chat()) == 200
     engine.faults = ["dies"]
     assert await status_of(agent.chat()) == 200
 
@@ -132,8 +128,7 @@ async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_wor
     serve: Serve, engine: FakeEngine
 ) -> None:
     agent = await serve(first_retry_seconds=0.001)
-    async with agent.chat() as response:
-        await response.read()
+    assert await status_of(agent.chat()) == 200
     real = engine._fail
 
     async def work(request: Any, fields: Any, fault: Any) -> Any:
@@ -155,10 +150,7 @@ async def test_a_call_without_a_model_is_recorded_with_that_which_answered(agent
 
 @pytest.mark.parametrize("model", [5, True, ["small"], {"name": "small"}])
 async def test_a_model_that_is_no_name_is_refused(agent: Agent, engine: FakeEngine, model: Any) -> None:
-    async with agent.chat(model=model) as response:
-        answer = await response.json()
-    assert (response.status, answer["error"]["code"]) == (400, "invalid_request")
-    assert "model" in answer["error"]["message"]
+    assert "model" in await refused(agent.chat(model=model), 400, "invalid_request")
     assert engine.received == []
 
 
@@ -172,9 +164,7 @@ async def test_the_url_is_in_the_answer_and_once_in_the_log(
     for _ in range(2):
         await engine.stop()
         for _ in range(3):
-            async with agent.chat() as response:
-                assert response.status == 503
-                assert f"{engine.url} cannot be reached" in (await response.json())["error"]["message"]
+            assert f"{engine.url} cannot be reached" in await refused(agent.chat(), 503)
             await clock.advance(60)  # the next call tries it again
         await engine.start()
         assert await status_of(agent.chat()) == 200

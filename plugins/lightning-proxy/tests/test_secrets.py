@@ -8,7 +8,7 @@ from aiohttp import web
 from lightning_proxy import LLMProxy
 from lightning_proxy.models import make_replicas
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, answering
+from proxy_fixtures import Agent, MakeProxy, Serve, answering, status_of
 
 from lightning_core.registry import default_registry
 from lightning_core.types import AttemptedRollout, Span
@@ -108,8 +108,7 @@ async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(ser
         yield {"error": {"message": f"not with {KEY}"}}
 
     engine._chat_chunks = failing  # type: ignore[method-assign]
-    async with agent.chat(stream=True) as response:
-        await response.read()
+    assert await status_of(agent.chat(stream=True)) == 502
     assert (await agent.span()).status.description == "not with ***"
 
 

@@ -16,7 +16,7 @@ from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
 from lightning_proxy.models import make_replicas
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, MakeProxy, Serve, model, status_of
+from proxy_fixtures import Agent, MakeProxy, Serve, model, refused, status_of
 from yarl import URL
 
 from lightning_core.errors import ConfigError, ProxyError
@@ -152,9 +152,8 @@ async def test_a_prompt_of_ten_megabytes_goes_through(agent: Agent, engine: Fake
 
 async def test_a_body_over_the_limit_is_refused_in_words(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
     proxy = await make_proxy(engine, allow_unattributed=True, max_body_bytes=1000)
-    async with http.post(f"{proxy.url}/v1/chat/completions", data=b"x" * 1001) as response:
-        assert response.status == 413
-        assert "larger than 1000 bytes" in (await response.json())["error"]["message"]
+    call = http.post(f"{proxy.url}/v1/chat/completions", data=b"x" * 1001)
+    assert "larger than 1000 bytes" in await refused(call, 413)
 
 
 async def test_the_resource_is_that_of_agentlightning(make_proxy: MakeProxy, engine: FakeEngine) -> None:
@@ -349,8 +348,7 @@ async def test_nothing_is_left_of_calls_that_have_ended(
         agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(count)]
 
         async def one(agent: Agent) -> None:
-            async with agent.chat(**fields) as response:
-                await response.read()
+            assert await status_of(agent.chat(**fields)) == 200
             attempt = agent.rollout.attempt
             await proxy.flush(attempt.rollout_id, attempt.attempt_id)
 

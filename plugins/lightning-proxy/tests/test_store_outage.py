@@ -58,24 +58,18 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-async def say(agent: Agent, text: str) -> int:
-    async with agent.chat(text) as response:
-        await response.read()
-        return int(response.status)
-
-
 async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
     serve: Serve, store: Unreliable, clock: FakeClock
 ) -> None:
     agent = await serve(clock=clock)
     agents, proxy = [agent, await agent.another(), await agent.another()], agent.proxy
     for agent in agents:
-        assert await say(agent, "before") == 200
+        assert await status_of(agent.chat("before")) == 200
         await agent.spans()
     store.is_away = True
     for second in range(10):
         for number, agent in enumerate(agents):
-            assert await say(agent, f"{number} at {second}") == 200
+            assert await status_of(agent.chat(f"{number} at {second}")) == 200
         await clock.advance(1.0)
     assert (await proxy.status())["unsent_spans"] == 30
     store.is_away = False
@@ -93,7 +87,7 @@ async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
 async def test_what_was_sent_twice_is_there_once(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
     agent = await serve(clock=clock)
     store.loses_answers = True
-    assert await say(agent, "once") == 200
+    assert await status_of(agent.chat("once")) == 200
     flushing = asyncio.create_task(agent.spans())
     await clock.until_waiting(2)
     await clock.advance(1)
@@ -104,7 +98,7 @@ async def test_the_end_of_an_attempt_waits_for_the_store_and_says_when_it_does_n
     serve: Serve, store: Unreliable, clock: FakeClock
 ) -> None:
     agent = await serve(clock=clock)
-    assert await say(agent, "x") == 200
+    assert await status_of(agent.chat("x")) == 200
     store.is_away = True
     flushing = asyncio.create_task(agent.spans())
     await clock.until_waiting(2)
@@ -118,10 +112,10 @@ async def test_the_end_of_an_attempt_waits_for_the_store_and_says_when_it_does_n
 
 async def test_no_call_begins_when_too_much_has_piled_up(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
     agent = await serve(clock=clock, max_unsent_spans=2)
-    assert await say(agent, "x") == 200
+    assert await status_of(agent.chat("x")) == 200
     await agent.spans()
     store.is_away = True
-    assert [await say(agent, "y") for _ in range(3)] == [200, 200, 503]
+    assert [await status_of(agent.chat("y")) for _ in range(3)] == [200, 200, 503]
     async with agent.chat() as response:
         assert (await response.json())["error"]["code"] == "store_behind"
         assert response.headers["retry-after"] == "2"
@@ -129,7 +123,7 @@ async def test_no_call_begins_when_too_much_has_piled_up(serve: Serve, store: Un
     sending = asyncio.create_task(agent.spans())
     await clock.advance(10)
     assert len(await sending) == 3
-    assert await say(agent, "z") == 200
+    assert await status_of(agent.chat("z")) == 200
 
 
 async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
@@ -138,11 +132,11 @@ async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
     agent = await serve(clock=clock)
     agents, proxy, gone = [agent, await agent.another()], agent.proxy, agent.rollout
     for agent in agents:
-        assert await say(agent, "x") == 200
+        assert await status_of(agent.chat("x")) == 200
         await agent.spans()
     store.is_away = True
     for agent in agents:
-        assert await say(agent, "y") == 200
+        assert await status_of(agent.chat("y")) == 200
     store.is_away = False
     await store.update_rollout(gone.rollout_id, status="cancelled")
     await store.delete_rollouts([gone.rollout_id])
@@ -170,11 +164,11 @@ async def test_a_span_that_the_store_refuses_takes_no_other_with_it_and_the_end_
     unlucky = Agent(http, proxy, await store.start_rollout({}))
     lucky = await unlucky.another()
     for agent in (unlucky, lucky):
-        assert await say(agent, "before") == 200
+        assert await status_of(agent.chat("before")) == 200
         await agent.spans()
     store.is_away = True
     for agent, text in ((lucky, "one"), (unlucky, "two"), (unlucky, "bad"), (unlucky, "three"), (lucky, "four")):
-        assert await say(agent, text) == 200
+        assert await status_of(agent.chat(text)) == 200
     store.is_away = False
     await clock.advance(10)
     assert len(await lucky.spans()) == 3
@@ -194,10 +188,10 @@ async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(agent
 
 async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(serve: Serve, engine: FakeEngine) -> None:
     agent = await serve(flush_grace_seconds=0.01)
-    assert await say(agent, "before") == 200
+    assert await status_of(agent.chat("before")) == 200
     engine.hold = asyncio.Event()
     engine.began.clear()
-    call = asyncio.create_task(say(agent, "x"))
+    call = asyncio.create_task(status_of(agent.chat("x")))
     await engine.began.wait()
     assert len(await agent.spans()) == 1
     engine.hold.set()
@@ -211,13 +205,13 @@ async def test_large_spans_go_in_several_batches(
 ) -> None:
     monkeypatch.setattr(outbox, "_BATCH_BYTES", 100_000)  # the engine answers with five bytes for each of a prompt
     agent = await serve(clock=clock)
-    assert await say(agent, "before") == 200
+    assert await status_of(agent.chat("before")) == 200
     await agent.spans()
     store.is_away = True
-    assert await say(agent, "tried, and again") == 200
+    assert await status_of(agent.chat("tried, and again")) == 200
     await clock.until_waiting()
     for size in (7_500, 7_500, 7_500, 22_000, 10):
-        assert await say(agent, "x" * size) == 200
+        assert await status_of(agent.chat("x" * size)) == 200
     store.is_away, store.batches = False, []
     await clock.advance(10)
     assert len(await agent.spans()) == 7
