@@ -33,6 +33,18 @@ async def guarded(memory: InMemoryLightningStore) -> AsyncIterator[LightningStor
         yield server
 
 
+@pytest.fixture
+async def algorithm(guarded: LightningStoreServer) -> AsyncIterator[LightningStoreClient]:
+    async with LightningStoreClient(guarded.url, key=KEY) as client:
+        yield client
+
+
+@pytest.fixture
+async def runner(guarded: LightningStoreServer) -> AsyncIterator[LightningStoreClient]:
+    async with LightningStoreClient(guarded.url, key=RUNNER_KEY) as client:
+        yield client
+
+
 Ask = Callable[..., Awaitable[tuple[int, Any]]]
 
 

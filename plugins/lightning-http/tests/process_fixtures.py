@@ -1,7 +1,10 @@
+import importlib
+import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -223,6 +226,17 @@ def process_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     sys.path.remove(str(folder))
     sys.modules.pop("process_agents", None)
+
+
+@pytest.fixture
+def agents(process_agents: Path) -> ModuleType:
+    """That module."""
+    return importlib.import_module("process_agents")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The variables of this process but for ours, and these."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
 
 
 def left_over() -> list[psutil.Process]:

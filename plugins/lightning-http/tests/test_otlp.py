@@ -5,13 +5,13 @@ import json
 
 import pytest
 from google.protobuf import json_format
+from http_fixtures import KEY
 from lightning_http import LightningStoreClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
-KEY = "the-algorithms-key"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
 

@@ -92,18 +92,14 @@ def test_runner_processes_have_the_environment_of_their_start(monkeypatch: pytes
         assert run_agent("variable", ["a"]) == [float(value)]
 
 
-def test_agents_are_sent_with_what_they_hold_and_else_by_their_path():
-    import process_agents
-
-    process_agents.adding = process_agents.Adding(5)  # unknown where the module is imported anew
+def test_agents_are_sent_with_what_they_hold_and_else_by_their_path(agents: Any):
+    agents.adding = agents.Adding(5)  # unknown where the module is imported anew
     assert run_agent("adding", [1, 2]) == [6.0, 7.0]
     assert run_agent("locked", [1, 2]) == [101.0, 102.0]
 
 
-def test_hooks_of_runners_are_called_there_and_those_of_the_run_here(tmp_path: Path):
-    import process_agents
-
-    assert run_agent("double", [1, 2], hooks=[process_agents.Tally(str(tmp_path))]) == [2.0, 4.0]
+def test_hooks_of_runners_are_called_there_and_those_of_the_run_here(tmp_path: Path, agents: Any):
+    assert run_agent("double", [1, 2], hooks=[agents.Tally(str(tmp_path))]) == [2.0, 4.0]
     called = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
     assert called.keys() == {"run_start", "rollout_start", "trace_end", "rollout_end_2.0_2", "rollout_end_4.0_2"}
     assert called["run_start"] == [str(os.getpid())]
@@ -112,10 +108,8 @@ def test_hooks_of_runners_are_called_there_and_those_of_the_run_here(tmp_path: P
     assert called["trace_end"] == called["rollout_start"] == [there, there]
 
 
-def test_a_plugin_that_stays_is_told_of_rollouts_here(tmp_path: Path):
-    import process_agents
-
-    assert run_agent("double", [1, 2], hooks=[process_agents.StayingTally(str(tmp_path))]) == [2.0, 4.0]
+def test_a_plugin_that_stays_is_told_of_rollouts_here(tmp_path: Path, agents: Any):
+    assert run_agent("double", [1, 2], hooks=[agents.StayingTally(str(tmp_path))]) == [2.0, 4.0]
     called = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
     here = str(os.getpid())
     assert called == {
@@ -165,12 +159,10 @@ def test_death_is_seen_and_last_words_heard_while_a_process_lives_that_the_runne
     assert f"forked {flag.read_text()}" in caplog.text
 
 
-def test_tracer_that_needs_lightning_legacy_ends_the_run_at_its_first_rollout():
-    import process_agents
-
-    trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), tracer=process_agents.OlderTracer())
+def test_tracer_that_needs_lightning_legacy_ends_the_run_at_its_first_rollout(agents: Any):
+    trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), tracer=agents.OlderTracer())
     with pytest.raises(ExecutionError, match=r"^runner 0 \(.*: OlderTracer needs lightning-legacy\)$"):
-        trainer.fit(process_agents.double, [1, 2])
+        trainer.fit(agents.double, [1, 2])
 
 
 def test_too_many_deaths_are_an_error_with_the_exit_codes():
@@ -203,9 +195,7 @@ async def _rollouts(store: LightningStore) -> list[Rollout]:
 
 
 @pytest.mark.parametrize("name", ["hang", "block", "hog"])
-def test_runners_end_with_an_algorithm_that_fails(name: str, tmp_path: Path):
-    import process_agents
-
+def test_runners_end_with_an_algorithm_that_fails(name: str, tmp_path: Path, agents: Any):
     store = InMemoryLightningStore()
     seconds: list[float] = []
 
@@ -217,15 +207,15 @@ def test_runners_end_with_an_algorithm_that_fails(name: str, tmp_path: Path):
         raise KeyError("the algorithm's")
 
     with pytest.raises(KeyError, match="the algorithm's"):
-        Trainer(algorithm=fail, strategy=ProcessesStrategy(), store=store).fit(getattr(process_agents, name))
+        Trainer(algorithm=fail, strategy=ProcessesStrategy(), store=store).fit(getattr(agents, name))
     assert time.monotonic() - seconds[0] < END_SECONDS
     (rollout,) = asyncio.run(_rollouts(store))
     assert rollout.status == "requeuing"
 
 
-def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import process_agents
-
+def test_end_is_not_held_up_by_a_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: Any
+):
     seconds: list[float] = []
 
     async def release(store: LightningStore, token: str, reason: str) -> None:
@@ -242,14 +232,12 @@ def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monk
 
     monkeypatch.setattr("lightning_http.processes.release", release)
     with pytest.raises(KeyError, match="the algorithm's"):
-        Trainer(algorithm=fail, strategy=ProcessesStrategy(n_runners=2)).fit(process_agents.hog)
+        Trainer(algorithm=fail, strategy=ProcessesStrategy(n_runners=2)).fit(agents.hog)
     assert time.monotonic() - seconds[0] < END_SECONDS
 
 
 @pytest.mark.parametrize("when", ["they work", "they start"])
-async def test_cancelled_run_ends_its_runners(tmp_path: Path, when: str):
-    import process_agents
-
+async def test_cancelled_run_ends_its_runners(tmp_path: Path, when: str, agents: Any):
     started = asyncio.Event()
 
     @algo
@@ -258,7 +246,7 @@ async def test_cancelled_run_ends_its_runners(tmp_path: Path, when: str):
         await run_batch(store, [str(tmp_path / "here")], mode="train")
 
     trainer = Trainer(algorithm=wait, strategy=ProcessesStrategy(n_runners=2))
-    run = asyncio.create_task(trainer.fit_async(process_agents.hang))
+    run = asyncio.create_task(trainer.fit_async(agents.hang))
     await (appears(tmp_path / "here") if when == "they work" else started.wait())
     cancelled = time.monotonic()
     run.cancel()
@@ -267,9 +255,7 @@ async def test_cancelled_run_ends_its_runners(tmp_path: Path, when: str):
     assert time.monotonic() - cancelled < END_SECONDS
 
 
-async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp_path: Path):
-    import process_agents
-
+async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp_path: Path, agents: Any):
     ended: list[float] = []
 
     @algo
@@ -278,7 +264,7 @@ async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp
         await appears(tmp_path / "here")
         ended.append(time.monotonic())
 
-    await Trainer(algorithm=leave, strategy=ProcessesStrategy(graceful_timeout=60)).fit_async(process_agents.hang)
+    await Trainer(algorithm=leave, strategy=ProcessesStrategy(graceful_timeout=60)).fit_async(agents.hang)
     assert time.monotonic() - ended[0] < 30
 
 
@@ -295,10 +281,8 @@ def port() -> int:
 
 @pytest.mark.parametrize("key", ["for-all", ""])
 async def test_runners_elsewhere_work_for_an_algorithm_and_end_with_it(
-    port: int, monkeypatch: pytest.MonkeyPatch, key: str
+    port: int, monkeypatch: pytest.MonkeyPatch, key: str, agents: Any
 ):
-    import process_agents
-
     monkeypatch.setenv("AGL_KEY", key)
     rewards: list[float] = []
     served = asyncio.Event()
@@ -310,9 +294,9 @@ async def test_runners_elsewhere_work_for_an_algorithm_and_end_with_it(
 
     leading = Trainer(algorithm=algorithm, strategy=ProcessesStrategy("algorithm", server_port=port))
     working = Trainer(algorithm=algorithm, strategy=ProcessesStrategy("runner", server_port=port, n_runners=2))
-    run = asyncio.create_task(leading.fit_async(process_agents.double))
+    run = asyncio.create_task(leading.fit_async(agents.double))
     await served.wait()
-    joined = asyncio.create_task(working.fit_async(process_agents.double))
+    joined = asyncio.create_task(working.fit_async(agents.double))
     assert (await run).status == "succeeded"
     assert (await joined).status == "succeeded"
     assert rewards == [2.0, 4.0, 6.0]
@@ -365,9 +349,7 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(
             await run
 
 
-async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_runners():
-    import process_agents
-
+async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_runners(agents: Any):
     sent: list[bytes] = []
 
     @algo
@@ -384,14 +366,12 @@ async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_run
             InMemoryLightningStore(), key="of-the-algorithm", runner_key="of-runners"
         ) as server:
             trainer = Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=server)
-            await trainer.fit_async(process_agents.double)
+            await trainer.fit_async(agents.double)
     assert b"of-the-algorithm" not in b"".join(sent)
     assert b"of-runners" in sent[-1]
 
 
-async def test_store_that_runners_reach_by_themselves_is_not_served_again():
-    import process_agents
-
+async def test_store_that_runners_reach_by_themselves_is_not_served_again(agents: Any):
     rewards: list[float] = []
 
     @algo
@@ -403,7 +383,7 @@ async def test_store_that_runners_reach_by_themselves_is_not_served_again():
         LightningStoreServer(InMemoryLightningStore(), key="", runner_key="") as server,
         LightningStoreClient(server.url) as client,
     ):
-        await Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=client).fit_async(process_agents.double)
+        await Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=client).fit_async(agents.double)
         assert rewards == [2.0, 4.0]
         assert len(await client.query_rollouts()) == 2  # it was not closed
 

@@ -21,11 +21,9 @@ pytestmark = pytest.mark.usefixtures("process_agents", "no_process_left")
     ],
 )
 @pytest.mark.parametrize("name", ["Failing", "StayingFailing"])
-def test_plugin_that_fails_is_in_the_result_wherever_runners_are(strategy: ExecutionStrategy, name: str):
-    import process_agents
-
-    trainer = Trainer(algorithm="baseline", strategy=strategy, hooks=[getattr(process_agents, name)()])
-    result = trainer.fit(process_agents.double, [1, 2, 3])
+def test_plugin_that_fails_is_in_the_result_wherever_runners_are(strategy: ExecutionStrategy, name: str, agents: Any):
+    trainer = Trainer(algorithm="baseline", strategy=strategy, hooks=[getattr(agents, name)()])
+    result = trainer.fit(agents.double, [1, 2, 3])
     assert result.rollouts.succeeded == 3
     found = {each.hook: each for each in result.failed_hooks}
     began = found.pop("lightning_rollout_start")
@@ -38,9 +36,7 @@ def test_plugin_that_fails_is_in_the_result_wherever_runners_are(strategy: Execu
     }
 
 
-def test_class_that_stays_is_the_one_that_was_told_of_the_run():
-    import process_agents
-
+def test_class_that_stays_is_the_one_that_was_told_of_the_run(agents: Any):
     class Staying:
         stays_with_algorithm = True
 
@@ -51,7 +47,7 @@ def test_class_that_stays_is_the_one_that_was_told_of_the_run():
             raise LookupError(self.run_id)
 
     trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), hooks=[Staying])
-    result = trainer.fit(process_agents.double, [1])
+    result = trainer.fit(agents.double, [1])
     assert [each.cause for each in result.failed_hooks] == [f"LookupError: {result.run_id}"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from process_fixtures import still_alive
+from process_fixtures import environment, still_alive
 
 INTERRUPT_SECONDS = 30.0
 """2 s are promised; the rest is for a busy machine, and for the interpreter to end."""
@@ -63,7 +63,6 @@ def folder(tmp_path: Path) -> Path:
 @contextmanager
 def training(folder: Path, *options: str) -> "Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]":
     """Run `agl train` until all runners work; give it, and all processes below it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AGL_")}
     with (
         (folder / "errors.txt").open("w") as errors,
         subprocess.Popen(
@@ -72,7 +71,7 @@ def training(folder: Path, *options: str) -> "Iterator[tuple[subprocess.Popen[st
             stderr=errors,
             text=True,
             cwd=folder,
-            env=environment,
+            env=environment(),
             start_new_session=True,
             # Who runs tests in the background may have switched the signal off.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,

@@ -29,13 +29,11 @@ def usual_logging() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_set_up_of_this_process_holds_in_runner_processes(start_method: StartMethod, tmp_path: Path):
-    import process_agents
-
+def test_set_up_of_this_process_holds_in_runner_processes(start_method: StartMethod, tmp_path: Path, agents: Any):
     file = tmp_path / "log.jsonl"
     setup_logging("INFO", format="json", console=False, files=file, apply_to=["process_agents"])
     trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(start_method=start_method))
-    result = trainer.fit(process_agents.log, ["some/path"])
+    result = trainer.fit(agents.log, ["some/path"])
     shown = [json.loads(line) for line in file.read_text().splitlines()]
     first, second = [each for each in shown if each["logger"] == "process_agents"]
     assert (first["level"], first["event"], first["task"]) == ("info", "lightning.told", "some/path")
@@ -49,30 +47,26 @@ def test_set_up_of_this_process_holds_in_runner_processes(start_method: StartMet
 
 
 def test_handlers_of_a_program_get_records_of_runner_processes_and_those_below_the_level_stay_there(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, agents: Any
 ):
-    import process_agents
-
     with caplog.at_level(logging.WARNING, "process_agents"):
-        Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(process_agents.log, ["a"])
+        Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(agents.log, ["a"])
     (record,) = [each for each in caplog.records if each.name == "process_agents"]
     assert (record.levelname, record.getMessage(), record.processName) == ("WARNING", "it went wrong", "runner 0")
     assert record.process != os.getpid()
 
 
-def test_process_that_an_agent_forks_shows_its_warnings_by_itself(caplog: Any, capfd: pytest.CaptureFixture[str]):
-    import process_agents
-
+def test_process_that_an_agent_forks_shows_its_warnings_by_itself(
+    caplog: Any, capfd: pytest.CaptureFixture[str], agents: Any
+):
     # A fork server writes where this process did when the server began: not to what is captured here.
     strategy = ProcessesStrategy(start_method="spawn")
-    Trainer(algorithm="baseline", strategy=strategy).fit(process_agents.log_from_a_fork, ["a"])
+    Trainer(algorithm="baseline", strategy=strategy).fit(agents.log_from_a_fork, ["a"])
     assert [each.getMessage() for each in caplog.records if each.name == "process_agents"] == ["from here"]
     assert "from a fork" in capfd.readouterr().err
 
 
-def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    import process_agents
-
+def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.CaptureFixture[str], agents: Any):
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise ConnectionError("no log server")
@@ -82,7 +76,7 @@ def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.
     try:
         store = InMemoryLightningStore(lease_seconds=600)  # longer than a test may take: it is not waited for
         result = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), store=store).fit(
-            process_agents.log_and_die_once, [str(tmp_path / "flag")]
+            agents.log_and_die_once, [str(tmp_path / "flag")]
         )
     finally:
         logger.removeHandler(handler)

@@ -17,26 +17,12 @@ from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import AttemptedRollout, Span
 
-KEY, RUNNER_KEY = "the-algorithms-key", "the-runners-key"
-
 
 def reward_span(of: AttemptedRollout, value: float, *, sequence_id: int = 0) -> Span:
     made = emit_reward(value, propagate=False)
     attempt = of.attempt
     span = Span.from_core_fields(made, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
     return span.model_copy(update={"sequence_id": sequence_id})
-
-
-@pytest.fixture
-async def algorithm(guarded: LightningStoreServer):
-    async with LightningStoreClient(guarded.url, key=KEY) as client:
-        yield client
-
-
-@pytest.fixture
-async def runner(guarded: LightningStoreServer):
-    async with LightningStoreClient(guarded.url, key=RUNNER_KEY) as client:
-        yield client
 
 
 @pytest.fixture

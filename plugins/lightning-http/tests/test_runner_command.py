@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.processes import ProcessesStrategy
-from process_fixtures import still_alive
+from process_fixtures import environment, still_alive
 
 from lightning_core.algorithm import run_batch
 from lightning_core.cli import agl
@@ -53,10 +53,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "solving.py").write_text(AGENT)
     (tmp_path / "config.yaml").write_text(CONFIG)
     return tmp_path
-
-
-def environment(**variables: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
 
 
 @contextmanager

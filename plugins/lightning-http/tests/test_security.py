@@ -3,13 +3,12 @@
 import base64
 
 import pytest
+from http_fixtures import KEY, RUNNER_KEY
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.auth import Keys, Role, Unauthorized
 
 from lightning_core.errors import AccessDenied, ConfigError
 from lightning_core.types import PromptTemplate, Span
-
-KEY, RUNNER_KEY = "the-algorithms-key", "the-runners-key"
 
 
 def bearer(key):
@@ -19,18 +18,6 @@ def bearer(key):
 def span_of(rollout, attempt_id=None):
     own = attempt_id or rollout.attempt.attempt_id
     return Span.from_attributes(rollout_id=rollout.rollout_id, attempt_id=own, name="step", attributes={})
-
-
-@pytest.fixture
-async def algorithm(guarded):
-    async with LightningStoreClient(guarded.url, key=KEY) as client:
-        yield client
-
-
-@pytest.fixture
-async def runner(guarded):
-    async with LightningStoreClient(guarded.url, key=RUNNER_KEY) as client:
-        yield client
 
 
 async def test_every_route_but_health_wants_a_key(guarded, algorithm, ask):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreClient
+from process_fixtures import environment
 
 from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied
@@ -23,10 +24,6 @@ from lightning_core.testing.store.base import span_of
 from lightning_core.types import EnqueueRolloutRequest, OtelResource
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
-
-
-def environment(**variables: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
 
 
 @contextmanager
@@ -138,20 +135,6 @@ def test_stopped_for_longer_than_a_lease_it_takes_nothing_from_living_workers(tm
 
     with serving(*store) as (process, url):
         asyncio.run(use(process, url))
-
-
-def test_damaged_database_is_one_line_and_is_left_as_it_was(tmp_path):
-    pytest.importorskip("lightning_sqlite", reason="this is about its files")
-    path = tmp_path / "store.db"
-    with serving("--backend", "sqlite", "--path", str(path)) as (process, _):
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-    content = bytearray(path.read_bytes())
-    content[4096:40_000] = b"\xaa" * (40_000 - 4096)
-    path.write_bytes(content)
-    assert refused("--backend", "sqlite", "--path", str(path), "--port", "0").startswith(f"Error: {path} is damaged: ")
-    assert path.read_bytes() == content
-    assert [item.name for item in tmp_path.iterdir()] == ["store.db"]
 
 
 @pytest.mark.parametrize(
