@@ -70,22 +70,15 @@ def said(ways: dict[str, AttemptedRollout]) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.combinations(WAYS, 2)))
 @pytest.mark.parametrize("key", ["", "secret"])
-async def test_of_two_that_disagree_the_first_is_believed(
-    http: Any,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    store: InMemoryLightningStore,
-    first: str,
-    second: str,
-    key: str,
-) -> None:
+async def test_of_two_that_disagree_the_first_is_believed(serve: Serve, first: str, second: str, key: str) -> None:
     """Of whoever may call for every attempt: without a key, and with that of the algorithm."""
-    proxy = await make_proxy(engine, attribution_header="trace_id", key=key)
-    one, other = await store.start_rollout(1), await store.start_rollout(2)
-    path, headers = said({first: one, second: other})
-    assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key or 'none'}"}, path))[0] == 200
-    assert len(await Agent(http, proxy, one).spans()) == 1
-    assert await Agent(http, proxy, other).spans() == []
+    one = await serve(attribution_header="trace_id", key=key)
+    other = await one.another()
+    path, headers = said({first: one.rollout, second: other.rollout})
+    headers["authorization"] = f"Bearer {key or 'none'}"
+    assert (await call(one.http, one.proxy, headers, path))[0] == 200
+    assert len(await one.spans()) == 1
+    assert await other.spans() == []
 
 
 async def test_only_the_newest_attempt_of_a_rollout_that_goes_on_may_call(
@@ -148,27 +141,19 @@ class TestKeys:
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("besides", [None, "URL", "headers"])
     async def test_nothing_may_say_otherwise(
-        self,
-        http: Any,
-        make_proxy: MakeProxy,
-        engine: FakeEngine,
-        store: InMemoryLightningStore,
-        attempt: AttemptedRollout,
-        key: str,
-        way: str,
-        besides: str | None,
+        self, serve: Serve, attempt: AttemptedRollout, key: str, way: str, besides: str | None
     ) -> None:
-        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
-        other = await store.start_rollout({})
-        ways = {way: other} if besides in (None, way) else {besides: attempt, way: other}
+        agent = await serve(key="secret", attribution_header="trace_id")
+        other = await agent.another()
+        ways = {way: other.rollout} if besides in (None, way) else {besides: attempt, way: other.rollout}
         path, headers = said(ways)
-        status, answer = await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path)
+        status, answer = await call(agent.http, agent.proxy, {**headers, "authorization": f"Bearer {key}"}, path)
         assert (status, answer["error"]["code"]) == (403, "wrong_attempt")
-        assert f"it cannot call for attempt {other.attempt.attempt_id!r}" in answer["error"]["message"]
+        assert f"it cannot call for attempt {other.rollout.attempt.attempt_id!r}" in answer["error"]["message"]
         path, headers = said(dict.fromkeys(ways, attempt))
-        assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path))[0] == 200
-        assert len(await Agent(http, proxy, attempt).spans()) == 1
-        assert await Agent(http, proxy, other).spans() == []
+        assert (await call(agent.http, agent.proxy, {**headers, "authorization": f"Bearer {key}"}, path))[0] == 200
+        assert len(await agent.spans()) == 1
+        assert await other.spans() == []
 
     async def test_it_steers_nothing(self, http: Any, proxy: LLMProxy, key: str) -> None:
         status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, "/control/pause")

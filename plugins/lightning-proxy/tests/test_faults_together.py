@@ -98,6 +98,7 @@ async def test_no_span_is_lost_doubled_or_put_elsewhere_and_nothing_is_left(
     assert {"200", "500", "502", "hang up"} <= set(answers)
     status = await proxy.status()
     assert (status["unsent_spans"], status["lost_spans"], status["in_flight"], status["waiting"]) == (0, 0, 0, 0)
+    assert [replica["in_flight"] for replica in status["replicas"]] == [0]
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2 * AGENTS
     assert process.memory_info().rss < memory + 200 * 2**20
     await proxy.stop()

@@ -55,18 +55,11 @@ async def test_a_path_that_is_not_known_is_refused_and_the_answer_names_the_opti
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 @pytest.mark.parametrize("is_of_attempt", [False, True], ids=["alone", "attempt"])
 async def test_the_key_of_the_proxy_opens_every_path(
-    http: Any,
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    attempt: AttemptedRollout,
-    method: str,
-    path: str,
-    is_of_attempt: bool,
+    serve: Serve, engine: FakeEngine, method: str, path: str, is_of_attempt: bool
 ) -> None:
-    proxy = await make_proxy(engine, key="secret")
-    base = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}" if is_of_attempt else ""
-    url = URL(f"{proxy.url}{base}/v1{path}", encoded=True)
-    assert await status_of(http.request(method, url, headers={"authorization": "Bearer secret"})) == 201
+    agent = await serve(key="secret")
+    url = URL(f"{agent.base if is_of_attempt else f'{agent.proxy.url}/v1'}{path}", encoded=True)
+    assert await status_of(agent.http.request(method, url, headers={"authorization": "Bearer secret"})) == 201
     assert len(engine.received) == 1
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from yarl import URL
 from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import AttemptedRollout, ProxyLLM
+from lightning_core.types import ProxyLLM
 
 
 async def events_of(response: aiohttp.ClientResponse) -> list[dict[str, Any]]:
@@ -287,42 +286,27 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(
 
 @pytest.mark.parametrize("launch_mode", ["asyncio", "thread"])
 async def test_calls_are_recorded_in_the_store_that_it_has_by_now(
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    http: aiohttp.ClientSession,
-    store: InMemoryLightningStore,
-    attempt: AttemptedRollout,
-    launch_mode: str,
+    serve: Serve, store: InMemoryLightningStore, launch_mode: str
 ) -> None:
-    proxy = await make_proxy(engine, launch_mode=launch_mode)
-    other = InMemoryLightningStore()
-    started = await other.start_rollout("another")
-    assert await status_of(Agent(http, proxy, attempt).chat()) == 200
-    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    before = await serve(launch_mode=launch_mode)
+    assert await status_of(before.chat()) == 200
+    await before.proxy.flush(before.rollout.rollout_id, before.rollout.attempt.attempt_id)
 
-    proxy.set_store(other)
-    assert proxy.store is other
-    assert await status_of(Agent(http, proxy, started).chat()) == 200
-    await proxy.flush(started.rollout_id, started.attempt.attempt_id)
-    assert (await other.query_spans(started.rollout_id)).total == 1
-    assert (await store.query_spans(attempt.rollout_id)).total == 1
-    async with Agent(http, proxy, attempt).chat() as response:  # it is not in this store
-        assert response.status in (403, 404, 410)
+    before.proxy.set_store(other := InMemoryLightningStore())
+    assert before.proxy.store is other
+    after = await before.another()
+    assert await status_of(after.chat()) == 200
+    assert len(await after.spans()) == 1
+    assert (await store.query_spans(before.rollout.rollout_id)).total == 1
+    assert await status_of(before.chat()) in (403, 404, 410)  # it is not in this store
 
 
-async def test_calls_that_are_not_stored_yet_keep_their_store(
-    make_proxy: MakeProxy,
-    engine: FakeEngine,
-    http: aiohttp.ClientSession,
-    store: InMemoryLightningStore,
-    attempt: AttemptedRollout,
-) -> None:
-    proxy = await make_proxy(engine)
-    async with Agent(http, proxy, attempt).chat(stream=True) as response:
+async def test_calls_that_are_not_stored_yet_keep_their_store(agent: Agent, store: InMemoryLightningStore) -> None:
+    async with agent.chat(stream=True) as response:
         await response.content.readany()
         with pytest.raises(ProxyError, match="calls are on their way to the present store; flush them"):
-            proxy.set_store(InMemoryLightningStore())
-        assert proxy.store is store
+            agent.proxy.set_store(InMemoryLightningStore())
+        assert agent.proxy.store is store
         await response.read()
 
 
@@ -336,35 +320,6 @@ def test_a_proxy_costs_no_web_framework_and_a_backend_no_server(module: str, ser
     program = f"import sys; import lightning_proxy.{module}; print({server!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
-async def test_nothing_is_left_of_calls_that_have_ended(
-    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
-) -> None:
-    proxy = await make_proxy(engine)
-
-    async def calls(count: int, **fields: Any) -> None:
-        agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(count)]
-
-        async def one(agent: Agent) -> None:
-            assert await status_of(agent.chat(**fields)) == 200
-            attempt = agent.rollout.attempt
-            await proxy.flush(attempt.rollout_id, attempt.attempt_id)
-
-        await asyncio.gather(*(one(agent) for agent in agents))
-
-    async with aiohttp.ClientSession() as http:
-        await calls(50)
-        before, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
-        await calls(50)
-        await calls(50, stream=True)
-        assert len(os.listdir("/proc/self/fd")) <= before + 5
-        assert len(asyncio.all_tasks()) <= tasks + 5
-    status = await proxy.status()
-    assert (status["in_flight"], status["waiting"], status["unsent_spans"]) == (0, 0, 0)
-    assert [replica["in_flight"] for replica in status["replicas"]] == [0]
-    proxy.set_store(InMemoryLightningStore())  # refused where a call has not ended
 
 
 @pytest.mark.parametrize(

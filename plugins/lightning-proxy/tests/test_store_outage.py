@@ -58,32 +58,6 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
-    serve: Serve, store: Unreliable, clock: FakeClock
-) -> None:
-    agent = await serve(clock=clock)
-    agents, proxy = [agent, await agent.another(), await agent.another()], agent.proxy
-    for agent in agents:
-        assert await status_of(agent.chat("before")) == 200
-        await agent.spans()
-    store.is_away = True
-    for second in range(10):
-        for number, agent in enumerate(agents):
-            assert await status_of(agent.chat(f"{number} at {second}")) == 200
-        await clock.advance(1.0)
-    assert (await proxy.status())["unsent_spans"] == 30
-    store.is_away = False
-    await clock.advance(10.0)
-    for number, agent in enumerate(agents):
-        spans = await agent.spans()
-        said = [span.attributes["gen_ai.input.messages"] for span in spans]
-        assert len(spans) == 11
-        assert len({span.span_id for span in spans}) == 11
-        for second, text in enumerate(said[1:]):
-            assert f'"{number} at {second}"' in text
-    assert (await proxy.status())["unsent_spans"] == 0
-
-
 async def test_what_was_sent_twice_is_there_once(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
     agent = await serve(clock=clock)
     store.loses_answers = True

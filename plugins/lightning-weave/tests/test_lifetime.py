@@ -106,17 +106,6 @@ async def test_an_agent_cannot_switch_weave_off_for_the_process(
     assert "lightning.weave_settings_skipped" in caplog.text
 
 
-async def test_an_agent_may_call_weave_init_and_finish(tracer: WeaveTracer) -> None:
-    ours = weave.get_client()
-    async with tracer.trace_context() as trace:
-        assert weave.init("team/anything") is ours
-        weave.op(lambda: 1, name="one")()
-        weave.finish()
-        weave.op(lambda: 1, name="two")()
-    assert [span.name for span in trace.spans] == ["one", "two"]
-    assert weave.get_client() is ours
-
-
 def test_agentops_in_the_same_process_is_refused_and_named() -> None:
     refused = r"'weave' cannot work .* 'agentops' is at work: both wrap the same"
     with claim_process("agentops"), pytest.raises(TracerError, match=refused):
