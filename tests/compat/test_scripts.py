@@ -15,7 +15,6 @@ SCRIPTS = Path(__file__).with_name("scripts")
 IMPORT = "import lightning_core as agl"
 FORMER_IMPORT = "import agentlightning as agl"
 
-PROMPT = "You are helpful. Why is the sky blue?"
 OUTCOMES = {
     "algorithm_class": ["[[[1, 2], [3, 4], null], [[1, 2, 3], [7], 0.25], [[1, 2], [5], null], [[1, 2, 3], [7], 1.0]]"],
     "class_agent": [
@@ -25,11 +24,6 @@ OUTCOMES = {
     "custom_adapter": [
         '{"called": true, "curve": [["at 1", 0.1], ["at 5", 0.5], ["at 3", 0.3]]}',
         '[[{"content": "Hello?", "role": "user"}, {"content": "Hi!", "role": "assistant"}]]',
-    ],
-    "debug_with_runner": [
-        '{"attempts": ["succeeded", "failed"], "error": "the agent gave up", "message": "' + PROMPT + '", '
-        '"reward": 0.5, "seen by the hook": ["agentlightning.message"], '
-        '"spans": [[1, "agentlightning.message"], [2, "agentlightning.annotation"]]}'
     ],
     "emitters": [
         '{"exception": ["KeyError", "\'no index\'"], "final": 0.75, "is below": true, "message": "searching tea", '

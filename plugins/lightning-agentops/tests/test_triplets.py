@@ -44,26 +44,18 @@ async def spans(tracer: AgentOpsTracer, store: InMemoryLightningStore, engine: F
     return list(await attempt.spans())
 
 
-async def test_triplets_are_those_of_the_proxy_alone(spans: list[Span]) -> None:
+async def test_triplets_and_trajectories_are_those_of_the_proxy_alone(spans: list[Span]) -> None:
     alone = [span for span in spans if span.name != CHAT and not span.name.startswith("tool_call.")]
     assert len(spans) - len(alone) == 4 + 1  # one for each call, and one for the tool call
-    adapter = TracerTraceToTriplet()
-    both, by_proxy = adapter.adapt(spans), adapter.adapt(alone)
-    assert [triplet.response["token_ids"] for triplet in by_proxy][-1] == tokens_of("four")
-    assert [(one.prompt, one.response, one.reward) for one in both] == [
-        (one.prompt, one.response, one.reward) for one in by_proxy
-    ]
-    assert len(both) >= 4
 
-
-async def test_trajectories_are_those_of_the_proxy_alone(spans: list[Span]) -> None:
-    alone = [span for span in spans if span.name != CHAT and not span.name.startswith("tool_call.")]
-    adapter = TraceToTrajectories()
+    def triplets(of: list[Span]) -> list[Any]:
+        return [(one.prompt, one.response, one.reward) for one in TracerTraceToTriplet().adapt(of)]
 
     def rows(of: list[Span]) -> list[Any]:
-        return [
-            (row.prompt_ids, row.response_ids, row.mask, row.logprobs, row.rewards) for row in adapter.adapt(of).rows
-        ]
+        found = TraceToTrajectories().adapt(of).rows
+        return [(row.prompt_ids, row.response_ids, row.mask, row.logprobs, row.rewards) for row in found]
 
-    assert rows(spans) == rows(alone)
-    assert len(rows(spans)) >= 4
+    assert triplets(alone)[-1][1]["token_ids"] == tokens_of("four")
+    for adapted in (triplets, rows):
+        assert adapted(spans) == adapted(alone)
+        assert len(adapted(spans)) >= 4

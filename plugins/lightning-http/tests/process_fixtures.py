@@ -1,8 +1,10 @@
 import importlib
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -75,11 +77,6 @@ def fork_and_die_once(task):
     flag.write_text(str(forked))
     logger.warning("forked %d", forked)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@rollout
-def leave(task):
-    os._exit(7)
 
 
 @rollout
@@ -237,6 +234,26 @@ def agents(process_agents: Path) -> ModuleType:
 def environment(**variables: str) -> dict[str, str]:
     """The variables of this process but for ours, and these."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
+
+
+@contextmanager
+def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `agl serve store`, and return it with the address that it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "lightning_core", "store", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("store of run "), process.communicate()
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def left_over() -> list[psutil.Process]:

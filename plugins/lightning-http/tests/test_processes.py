@@ -165,16 +165,6 @@ def test_tracer_that_needs_lightning_legacy_ends_the_run_at_its_first_rollout(ag
         trainer.fit(agents.double, [1, 2])
 
 
-def test_too_many_deaths_are_an_error_with_the_exit_codes():
-    with pytest.raises(ExecutionError) as raised:
-        run_agent("leave", ["a"], max_restarts=1)
-    assert re.fullmatch(
-        r"2 runner processes have died, and max_restarts is 1: runner 0 \(process \d+\) ended with exit code 7; "
-        r"runner 0 \(process \d+\) ended with exit code 7",
-        str(raised.value),
-    )
-
-
 def test_a_rollout_that_kills_its_runners_is_given_up_in_the_end():
     store = InMemoryLightningStore()
     assert run_agent("die", ["a"], store=store, max_restarts=5) == []

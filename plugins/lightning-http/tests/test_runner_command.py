@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.processes import ProcessesStrategy
-from process_fixtures import environment, still_alive
+from process_fixtures import environment, serving, still_alive
 
 from lightning_core.algorithm import run_batch
 from lightning_core.cli import agl
@@ -82,17 +82,10 @@ async def end_of(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def url(folder: Path) -> Iterator[str]:
+def url() -> Iterator[str]:
     """Where an `agl serve store` serves, with keys."""
-    command = [sys.executable, "-W", "error", "-m", "lightning_core", "store", "--port", "0"]
-    keys = environment(AGL_KEY="everything", AGL_RUNNER_KEY="runners")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=keys)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
+    with serving(AGL_KEY="everything", AGL_RUNNER_KEY="runners") as (_, url):
+        yield url
 
 
 async def nobody(store: LightningStore, worker_id: int) -> None:

@@ -5,15 +5,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
 from lightning_http import LightningStoreClient
-from process_fixtures import environment
+from process_fixtures import environment, serving
 
 from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied
@@ -22,28 +19,6 @@ from lightning_core.runs.manifest import Manifest, Origin, now
 from lightning_core.testing import FakeClock
 from lightning_core.testing.store.base import span_of
 from lightning_core.types import EnqueueRolloutRequest, OtelResource
-
-COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
-
-
-@contextmanager
-def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the command, and return it with the address that it prints."""
-    process = subprocess.Popen(
-        [*COMMAND, "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**variables),
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("store of run "), process.communicate()
-        yield process, line.split()[-1]
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def refused(*arguments: str) -> str:

@@ -9,6 +9,13 @@ from lightning_proxy import LLMProxy
 from lightning_core.types import Span
 
 
+async def status_of(call: Any) -> int:
+    """Make a call, and return the status of its answer, which is read."""
+    async with call as response:
+        await response.read()
+        return int(response.status)
+
+
 class Agent:
     """Calls a proxy in front of an engine, for one attempt."""
 

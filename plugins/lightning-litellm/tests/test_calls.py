@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 from lightning_litellm.backend import LitellmBackend
 from lightning_proxy import TokenCounts
 from lightning_proxy.testing import FakeEngine, tokens_of
-from litellm_agents import MakeAgent
+from litellm_agents import MakeAgent, status_of
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_left_running"),
@@ -141,14 +141,12 @@ class TestWhatAnAgentSays:
             "custom_llm_provider": "openai",
             "mock_response": "no",
         }
-        async with agent.chat(**evil) as response:
-            assert response.status == 200
+        assert await status_of(agent.chat(**evil)) == 200
         (received,) = engine.received
         assert received.headers["Authorization"] == "Bearer sk-of-the-backend"
 
     async def test_reaches_an_openai_compatible_engine_whole(self, make_agent: MakeAgent, engine: FakeEngine) -> None:
-        async with (await make_agent()).chat(min_p=0.1, chat_template_kwargs={"thinking": False}) as response:
-            assert response.status == 200
+        assert await status_of((await make_agent()).chat(min_p=0.1, chat_template_kwargs={"thinking": False})) == 200
         fields = engine.received[0].fields
         assert (fields["min_p"], fields["chat_template_kwargs"]) == (0.1, {"thinking": False})
 
@@ -181,8 +179,7 @@ async def test_errors_of_the_backend_are_the_apis(
 async def test_what_may_go_better_is_tried_again(make_agent: MakeAgent, engine: FakeEngine, status: int) -> None:
     engine.faults = [status]
     agent = await make_agent()
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
     assert len(engine.received) == 2
     assert (await agent.span()).attributes["agentlightning.tries"] == 2
 
@@ -216,8 +213,7 @@ async def test_a_backend_that_dies_before_it_answers_is_no_answer_of_it(
     engine.faults = ["dies"]
     agent = await make_agent(model)
     async with agent.chat(stream=stream) as response:
-        error = (await response.json())["error"]
-    assert (response.status, error["code"]) == (502, "backend_broke")
+        assert (response.status, (await response.json())["error"]["code"]) == (502, "backend_broke")
     assert (await agent.span()).attributes["error.type"] == "backend_broke"
     assert len(engine.received) == 1
 
@@ -233,18 +229,15 @@ async def test_a_backend_that_is_not_there_is_tried_again(make_agent: MakeAgent)
 
 async def test_prices_are_the_librarys_where_none_are_given(make_agent: MakeAgent) -> None:
     agent = await make_agent("openai/gpt-4o-mini")
-    async with agent.chat() as response:
-        assert response.status == 200
+    assert await status_of(agent.chat()) == 200
     span = await agent.span()
     # https://openai.com/api/pricing: 0.15 and 0.60 US dollars for a million tokens
     assert span.attributes["gen_ai.usage.cost"] == pytest.approx((7 * 0.15 + 6 * 0.60) / 1e6)
     unknown = await make_agent("hosted_vllm/small")
-    async with unknown.chat() as response:
-        assert response.status == 200
+    assert await status_of(unknown.chat()) == 200
     assert "gen_ai.usage.cost" not in (await unknown.span()).attributes
     given = await make_agent("openai/gpt-4o-mini", input_cost_per_token=1.0)
-    async with given.chat() as response:
-        assert response.status == 200
+    assert await status_of(given.chat()) == 200
     assert (await given.span()).attributes["gen_ai.usage.cost"] == 7.0
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, Serve, answering, held, status_of
 
@@ -73,14 +72,8 @@ async def test_a_stream_that_breaks_off_says_so_to_the_agent(
 async def test_a_stream_that_ends_after_one_of_two_answers_broke_off(
     agent: Agent, engine: FakeEngine, path: str, asked: int, error: str | None
 ) -> None:
-    async def answer(request: web.Request, *_: Any) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
-        await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
-        return response
-
-    engine._fail = answer  # type: ignore[method-assign]
+    choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+    answering(engine, f"data: {json.dumps({'choices': [choice]})}\n\n", kind="text/event-stream")
     said = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}
     async with agent.post(path, stream=True, n=asked, **said) as response:
         text = await response.text()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import weave
 from lightning_weave import WeaveTracer
-from lightning_weave.server import op_name
 from opentelemetry import trace as otel
 from pydantic import BaseModel
 
@@ -266,15 +265,3 @@ async def test_objects_tables_and_feedback_need_no_service(tracer: WeaveTracer) 
         call.feedback.add("rating", {"stars": 5})
     assert reference.digest
     assert list(by_name(trace)) == ["op"]
-
-
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        ("weave:///local/lightning/op/openai.chat.completions.create:abc", "openai.chat.completions.create"),
-        ("weave:///team/my-project/op/Echo.predict:abc", "Echo.predict"),
-        ("plain", "plain"),
-    ],
-)
-def test_an_op_is_named_by_its_reference(reference: str, name: str) -> None:
-    assert op_name(reference) == name
