@@ -119,6 +119,14 @@ async def converse(
     return claimed.rollout_id
 
 
+async def trained(agent: Any, root: Path, train: Any = None, *, val: Any = None, **options: Any) -> RunFolder:
+    """Run an agent on samples in a run that ends, and return its folder, which is below this one."""
+    trainer = Trainer(**{"algorithm": "baseline", "run_dir": root, **options})
+    result = await trainer.fit_async(agent, train, val_dataset=val)
+    await trainer.store.aclose()
+    return RunFolder(root / result.run_id)
+
+
 @rollout
 async def agent(task: Any) -> float:
     return float(task)
@@ -131,9 +139,7 @@ async def two_runs(root: Path) -> list[RunFolder]:
         async def answers(task: int, better: int = number) -> float:
             return 1.0 if better or task == 0 else 0.0
 
-        trainer = Trainer(algorithm="baseline", run_dir=root)
-        await trainer.fit_async(answers, [0, 1, 2])
-        await trainer.store.aclose()
+        await trained(answers, root, [0, 1, 2])
     return sorted(runs_in(root), key=lambda each: each.manifest().start)
 
 

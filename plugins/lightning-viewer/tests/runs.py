@@ -1,12 +1,14 @@
 """Runs that tests look into."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from live_stores import trained
 from opentelemetry import trace
 
-from lightning_core import PromptTemplate, Trainer, emit_message, rollout
+from lightning_core import PromptTemplate, emit_message, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import Dataset, NamedResources
@@ -16,17 +18,24 @@ KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Improves(Algorithm):
-    """Tries a prompt, then a better one, on the same samples."""
+    """Tries prompts on the same samples, and reports a step for each; each is better than those before, but the first.
+
+    Without prompts it tries one, then a better one, then the first again.
+    """
+
+    def __init__(self, templates: Sequence[str] = ("first\n{task}", "first\nthink\n{task}", "first\n{task}")) -> None:
+        super().__init__()
+        self.templates = templates
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         store = self.get_store()
         best: NamedResources | None = None
         parent_id: str | None = None
         assert val_dataset is not None
-        for step, template in enumerate(("first\n{task}", "first\nthink\n{task}", "first\n{task}")):
+        for step, template in enumerate(self.templates):
             resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
             parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
-            if step == 1:
+            if step > 0 and template != self.templates[0]:
                 best = resources
             batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
             self.report({"val_reward": batch.mean_reward}, step=step, best_resources=best)
@@ -58,20 +67,6 @@ QUESTIONS = [
         "the gift card",
     )
 ]
-
-
-class Searches(Algorithm):
-    """Tries three prompts on the same questions, and reports a step for each."""
-
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        store = self.get_store()
-        assert val_dataset is not None
-        parent_id: str | None = None
-        for step, template in enumerate(PROMPTS):
-            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
-            parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
-            batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
-            self.report({"val_reward": batch.mean_reward}, step=step, best_resources=resources)
 
 
 @rollout
@@ -121,8 +116,5 @@ async def shop(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
 async def make_run(root: Path) -> RunFolder:
     """Make a run that has something for each page; it has ended."""
     first: NamedResources = {"main_prompt": PromptTemplate(template=PROMPTS[0])}
-    trainer = Trainer(algorithm=Searches(), n_runners=4, initial_resources=first, run_dir=root)
-    result = await trainer.fit_async(shop, val_dataset=[{"question": each} for each in QUESTIONS])
-    await trainer.store.aclose()
-    assert result.run_id is not None
-    return RunFolder(root / result.run_id)
+    questions = [{"question": each} for each in QUESTIONS]
+    return await trained(shop, root, val=questions, algorithm=Improves(PROMPTS), n_runners=4, initial_resources=first)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from lightning_viewer.commands import compare, show
 from lightning_viewer.compare import most_changed
+from live_stores import trained
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, run_batch
@@ -60,11 +61,8 @@ async def writes_what_a_terminal_obeys(task: int) -> float:
 
 
 def run(root: Path, *versions: str, samples: int = 5, kept_back: int = 0) -> str:
-    trainer = Trainer(algorithm=TriesAll(*versions, kept_back=kept_back), run_dir=root)
-    trainer.fit(agent, val_dataset=[{"n": number} for number in range(samples)])
-    asyncio.run(trainer.store.aclose())
-    assert trainer.recording is not None
-    return trainer.recording.folder.run_id
+    tasks = [{"n": number} for number in range(samples)]
+    return asyncio.run(trained(agent, root, val=tasks, algorithm=TriesAll(*versions, kept_back=kept_back))).run_id
 
 
 def compared(root: Path, *arguments: str) -> dict[str, Any]:
@@ -139,11 +137,7 @@ def breaking(root: Path, *failing: int) -> str:
             raise ValueError("broken")
         return 0.9 if failing and task == 0 else 1.0
 
-    trainer = Trainer(algorithm="baseline", run_dir=root)
-    trainer.fit(breaks, [0, 1, 2, 3])
-    asyncio.run(trainer.store.aclose())
-    assert trainer.recording is not None
-    return trainer.recording.folder.run_id
+    return asyncio.run(trained(breaks, root, [0, 1, 2, 3])).run_id
 
 
 def test_samples_that_fail_now_are_the_greatest_losses(tmp_path: Path) -> None:
@@ -219,10 +213,8 @@ def test_options_that_would_do_nothing_are_refused(arguments: list[str], message
 
 def test_a_run_whose_store_is_elsewhere_says_how_to_look_into_it(tmp_path: Path) -> None:
     store = {"name": "sqlite", "path": tmp_path / "elsewhere.db"}
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path, store=store)
-    trainer.fit(looks_away, [1])
-    asyncio.run(trainer.store.aclose())
-    look = f"look into its SqliteLightningStore with: agl serve store --backend ... --run {trainer.store.run_id}"
+    name = asyncio.run(trained(looks_away, tmp_path, [1], store=store)).run_id
+    look = f"look into its SqliteLightningStore with: agl serve store --backend ... --run {name}"
     assert shown(tmp_path)[-2:] == ["its rollouts are not known here: it has no store in its folder", look]
 
 

@@ -10,7 +10,7 @@ from lightning_http import LightningStoreClient
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.live import Live
 from lightning_viewer.reading import Follower
-from live_stores import SECONDS, agent, prompt, reward_span, work
+from live_stores import SECONDS, agent, prompt, reward_span, trained, work
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import algo, run_batch
@@ -178,19 +178,15 @@ async def test_while_a_run_goes_on_its_best_has_no_interval_on_the_samples_that_
         await live.aclose()
 
     seen: list[dict[str, Any]] = []
-    trainer = Trainer(algorithm=choose, run_dir=tmp_path, initial_resources=prompt("first"))
-    await trainer.fit_async(right_at_times, val_dataset=[0, 1, 2, 3])
-    await trainer.store.aclose()
+    options = {"algorithm": choose, "initial_resources": prompt("first")}
+    await trained(right_at_times, tmp_path, val=[0, 1, 2, 3], **options)
     [found] = seen
     assert (found["difference"]["difference"], found["before"]["mean"], found["after"]["mean"]) == (0.5, 0.5, 1.0)
     assert [found[name]["low"] for name in ("difference", "before", "after")] == [None, None, None]
 
 
 async def test_a_copy_stays_open_while_it_is_read(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    await trainer.fit_async(agent, [1, 0])
-    await trainer.store.aclose()
-    [folder] = runs_in(tmp_path)
+    folder = await trained(agent, tmp_path, [1, 0])
     live = Live(folder=folder)
     async with live.reading() as store:
         os.utime(folder.store_file)

@@ -1,6 +1,5 @@
 """The report of a run in a browser: a file that is opened from disk, without a network."""
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -10,9 +9,10 @@ from typing import Any
 
 import pytest
 from browsers import Page, expect, shows, tabs
+from live_stores import trained
 from runs import HOSTILE, TASKS, Improves
 
-from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core import PromptTemplate, rollout
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.runs.folder import RunFolder
@@ -64,11 +64,9 @@ async def test_what_is_known_of_a_run_is_told_with_its_uncertainty_and_texts_as_
             raise ValueError("too large")
         return 0.5 if task["i"] == 0 else 1.0
 
-    trainer = Trainer(algorithm=measure, run_dir=tmp_path)
-    result = await trainer.fit_async(fails_at_times, [{"name": "turned \u202e round", "i": each} for each in range(6)])
-    await trainer.store.aclose()
-    assert result.report is not None
-    async with opened(result.report) as tab:
+    tasks = [{"name": "turned \u202e round", "i": each} for each in range(6)]
+    folder = await trained(fails_at_times, tmp_path, tasks, algorithm=measure)
+    async with opened(folder.path / "report.html") as tab:
         await shows(tab, "95% 0.48 to 1.00, 4 samples, 2 more without a reward")
         drawn = await tab.locator(".band").get_attribute("d")
         assert drawn is not None
@@ -127,10 +125,7 @@ async def test_rewards_of_any_size_are_told_apart(
         return rewards["think" in prompt_template.template]
 
     first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
-    trainer = Trainer(algorithm=Improves(), initial_resources=first, run_dir=tmp_path)
-    await trainer.fit_async(gives, val_dataset=TASKS[:2])
-    await trainer.store.aclose()
-    [path] = await asyncio.to_thread(lambda: [*tmp_path.glob("*/report.html")])
-    async with opened(path) as tab:
+    folder = await trained(gives, tmp_path, val=TASKS[:2], algorithm=Improves(), initial_resources=first)
+    async with opened(folder.path / "report.html") as tab:
         await shows(tab, words)
         await expect(tab.locator("svg.chart g.tick text")).to_have_text(ticks)

@@ -21,7 +21,7 @@ from lightning_viewer.aggregates import Filter
 from lightning_viewer.commands import top
 from lightning_viewer.live import opened
 from lightning_viewer.top import Look, looks_at
-from live_stores import KEY, SECONDS, work
+from live_stores import KEY, SECONDS, trained, work
 
 from lightning_core import InMemoryLightningStore, Trainer, rollout
 from lightning_core.types import EnqueueRolloutRequest
@@ -61,9 +61,7 @@ def test_a_run_in_another_process_is_shown_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_ended_is_shown_once(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    trainer.fit(looks_at_itself, [{"n": 0}])
-    asyncio.run(trainer.store.aclose())
+    asyncio.run(trained(looks_at_itself, tmp_path, [{"n": 0}]))
     done = looked("--runs-dir", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0].endswith("  succeeded")

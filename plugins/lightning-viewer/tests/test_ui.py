@@ -12,9 +12,8 @@ from pathlib import Path
 import aiohttp
 from lightning_http.auth import Keys
 from lightning_http.server import LightningStoreServer
-from live_stores import KEY, SECONDS, agent, next_event
+from live_stores import KEY, SECONDS, agent, next_event, trained
 
-from lightning_core import Trainer
 from lightning_core.store import LightningStore
 
 
@@ -42,9 +41,7 @@ async def agl_ui(*arguments: str) -> AsyncIterator[str]:
 
 
 async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    await trainer.fit_async(agent, [1, 0])
-    await trainer.store.aclose()
+    await trained(agent, tmp_path, [1, 0])
     async with (
         agl_ui("--runs-dir", str(tmp_path)) as url,
         aiohttp.ClientSession() as session,
@@ -56,9 +53,7 @@ async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
 async def test_copies_are_removed_when_the_terminal_is_closed_and_those_of_a_killed_process_by_the_next(
     tmp_path: Path,
 ) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path / "runs")
-    await trainer.fit_async(agent, [1, 0])
-    await trainer.store.aclose()
+    await trained(agent, tmp_path / "runs", [1, 0])
     copies = tmp_path / "copies"
     copies.mkdir()
     environment = {**os.environ, "TMPDIR": str(copies)}
