@@ -135,19 +135,12 @@ async def test_added_metadata_keep_what_is_there_and_a_fault_is_a_failure() -> N
     own = started.rollout_id, started.attempt.attempt_id
     await store.update_attempt(*own, metadata={"a": 1})
     assert (await store.update_attempt(*own, add_metadata={"b": 2})).metadata == {"a": 1, "b": 2}
-    failed = await store.report_fault(*own, "the proxy died")
-    assert (failed.status, failed.metadata) == ("failed", {"a": 1, "b": 2, "fault": "the proxy died"})
-
-
-async def test_added_metadata_may_follow_arguments_given_by_position() -> None:
-    store = Written()
-    started = await store.start_rollout("a")
-    own = started.rollout_id, started.attempt.attempt_id
-    await store.update_attempt(*own, metadata={"a": 1})
-    added = await store.update_attempt(*own, "running", "w-1", UNSET, UNSET, add_metadata={"b": 2})
-    assert (added.status, added.worker_id, added.metadata) == ("running", "w-1", {"a": 1, "b": 2})
+    added = await store.update_attempt(*own, "running", "w-1", UNSET, UNSET, add_metadata={"c": 3})
+    assert (added.status, added.worker_id, added.metadata) == ("running", "w-1", {"a": 1, "b": 2, "c": 3})
     replaced = await store.update_attempt(*own, metadata={"c": 3}, add_metadata={"d": 4})
     assert replaced.metadata == {"c": 3, "d": 4}
+    failed = await store.report_fault(*own, "the proxy died")
+    assert (failed.status, failed.metadata) == ("failed", {"c": 3, "d": 4, "fault": "the proxy died"})
 
 
 async def test_what_a_store_cannot_leave_out_is_refused_by_name() -> None:

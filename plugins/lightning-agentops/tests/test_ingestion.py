@@ -85,11 +85,13 @@ async def post(http: aiohttp.ClientSession, url: str, body: Any, key: str | None
         return answer.status, said if answer.content_type == "application/x-protobuf" else await answer.json()
 
 
-async def test_the_url_says_whose_spans_they_are(
+async def test_the_url_and_attributes_of_the_resource_say_whose_spans_they_are(
     server: AgentOpsServer, http: aiohttp.ClientSession, attempt: Attempt
 ) -> None:
-    assert await post(http, f"{server.url}{place(attempt)}/v1/traces", otlp("mine")) == (200, b"")
-    assert [span.name for span in await attempt.spans()] == ["mine"]
+    assert await post(http, f"{server.url}{place(attempt)}/v1/traces", otlp("by the URL")) == (200, b"")
+    ids = {"agentlightning__rollout_id": attempt.rollout_id, "agentlightning__attempt_id": attempt.attempt_id}
+    assert await post(http, f"{server.url}/v1/traces", otlp("by resource", **ids)) == (200, b"")
+    assert [span.name for span in await attempt.spans()] == ["by the URL", "by resource"]
 
 
 async def test_so_does_the_key_of_an_attempt(
@@ -100,14 +102,6 @@ async def test_so_does_the_key_of_an_attempt(
     assert (status, said["project_id"]) == (200, store.run_id)
     assert await post(http, f"{guarded.url}/v1/traces", otlp("mine"), said["token"]) == (200, b"")
     assert [span.name for span in await attempt.spans()] == ["mine"]
-
-
-async def test_so_do_attributes_of_the_resource(
-    server: AgentOpsServer, http: aiohttp.ClientSession, attempt: Attempt
-) -> None:
-    ids = {"agentlightning__rollout_id": attempt.rollout_id, "agentlightning__attempt_id": attempt.attempt_id}
-    assert await post(http, f"{server.url}/v1/traces", otlp("by resource", **ids)) == (200, b"")
-    assert [span.name for span in await attempt.spans()] == ["by resource"]
 
 
 async def test_spans_of_nobody_are_refused_and_that_is_logged(

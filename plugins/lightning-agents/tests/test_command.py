@@ -294,13 +294,6 @@ def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str, 
         CommandAgent(**{"command": ["sh", "-c", "echo 1"], "folder": tmp_path, **options})
 
 
-def test_trainer_runs_programs(tmp_path: Path) -> None:
-    executable(tmp_path / "double.py", f"#!{sys.executable}\nimport json, sys\nprint(2 * json.load(sys.stdin))\n")
-    agent = CommandAgent(["./double.py"], folder=tmp_path)
-
-    result = Trainer(algorithm="baseline", n_runners=2).fit(agent, [1, 2, 3])
-
-    assert result.metrics == {"train_reward": 4.0}
 
 
 def test_run_says_why_its_programs_failed() -> None:

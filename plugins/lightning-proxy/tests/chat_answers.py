@@ -39,6 +39,7 @@ def whole(said: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     """The answer of a chat in one piece."""
     reason = reason or ("tool_calls" if said.get("tool_calls") else "stop")
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+    usage["completion_tokens_details"] = {"reasoning_tokens": 1}
     choice = {"index": 0, "message": said, "finish_reason": reason}
     return {"id": "chatcmpl-1", "model": "small", "choices": [choice], "usage": usage}
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from chat_answers import chunks, messages, whole
 from hypothesis import given, strategies as st
 from lightning_proxy.answer import Answer, output_messages
 from lightning_proxy.apis import DIALECTS, Assembler
@@ -164,37 +165,16 @@ def test_responses_that_break_off(items: list[Fields]) -> None:
 
 # OpenAI's chat and completions
 
-CALLS = has(id="c1", type="function", function=has(name="add", arguments=OBJECTS.map(json.dumps)))
-MESSAGES = st.fixed_dictionaries(
-    {"content": st.none() | TEXTS.filter(bool), "reasoning_content": TEXTS},
-    optional={"tool_calls": st.lists(CALLS, min_size=1, max_size=2)},
-)
 
+@given(st.lists(messages, min_size=1, max_size=2), st.integers(1, 9))
+def test_chat(answers: list[Fields], size: int) -> None:
+    def placed(found: Fields, place: int) -> Fields:
+        return {**found, "choices": [{**choice, "index": place} for choice in found["choices"]]}
 
-def chat_events(whole: Fields) -> Iterator[Fields]:
-    head = {"id": whole["id"], "model": whole["model"]}
-    for index, choice in enumerate(whole["choices"]):
-        message = choice["message"]
-        deltas: list[Fields] = [{"role": "assistant"}]
-        for name in ("reasoning_content", "content"):
-            deltas += [{name: piece} for piece in halves(message[name] or "")]
-        for number, call in enumerate(message.get("tool_calls", [])):
-            called = call["function"]
-            begun = {**call, "function": {**called, "arguments": ""}}
-            deltas.append({"tool_calls": [{"index": number, **begun}]})
-            for piece in halves(called["arguments"]):
-                deltas.append({"tool_calls": [{"index": number, "function": {"arguments": piece}}]})
-        for delta in deltas:
-            yield {**head, "choices": [{"index": index, "delta": delta}]}
-        yield {**head, "choices": [{"index": index, "delta": {}, "finish_reason": choice["finish_reason"]}]}
-    yield {**head, "choices": [], "usage": whole["usage"]}
-
-
-@given(st.lists(MESSAGES, min_size=1, max_size=2))
-def test_chat(messages: list[Fields]) -> None:
-    usage = {"prompt_tokens": 3, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 1}}
-    choices = [{"index": place, "message": each, "finish_reason": "stop"} for place, each in enumerate(messages)]
-    whole = {"id": "c", "model": "gpt", "choices": choices, "usage": usage}
-    streamed, read = assembled("/chat/completions", chat_events(whole)), DIALECTS["/chat/completions"].read(whole)
+    each = [placed(whole(said), place) for place, said in enumerate(answers)]
+    together = {**each[0], "choices": [choice for found in each for choice in found["choices"]]}
+    # Without the empty text that they begin with.
+    events = [placed(chunk, place) for place, said in enumerate(answers) for chunk in chunks(said, size)[1:]]
+    streamed, read = assembled("/chat/completions", iter(events)), DIALECTS["/chat/completions"].read(together)
     assert output_messages(streamed) == output_messages(read)
-    assert (streamed.id, streamed.output_tokens, streamed.reasoning_tokens) == ("c", 5, 1)
+    assert (streamed.id, streamed.output_tokens, streamed.reasoning_tokens) == ("chatcmpl-1", 3, 1)
