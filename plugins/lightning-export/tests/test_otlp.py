@@ -43,6 +43,12 @@ def collector() -> Iterator[Any]:
     server.server_close()
 
 
+def send(collector: Any, *options: str) -> str:
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url, *options])
+    assert (done.exit_code == 0) == (collector.status == 200), done.output
+    return done.output
+
+
 def spans_of(collector: Any) -> list[Any]:
     return [
         span
@@ -56,8 +62,7 @@ def spans_of(collector: Any) -> list[Any]:
 def test_each_rollout_is_one_trace_of_an_agent_with_its_calls_and_rewards(make_run: Any, collector: Any) -> None:
     make_run(("Rain?", "train", "Yes.", {"quality": 0.5, "speed": 1.0}), ("Sun?", "train", "", {}))
     for _ in range(2):
-        done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
-        assert done.output == "sent 7 spans of 2 rollouts\n"
+        assert send(collector) == "sent 7 spans of 2 rollouts\n"
     spans = spans_of(collector)
     assert len(spans) == 14
     assert len({(span.trace_id, span.span_id) for span in spans}) == 7  # the second time is the same
@@ -83,9 +88,7 @@ def test_each_rollout_is_one_trace_of_an_agent_with_its_calls_and_rewards(make_r
 def test_a_collector_that_refuses_is_an_error(make_run: Any, collector: Any) -> None:
     make_run(("Rain?", "train", "Yes.", {"quality": 0.5}))
     collector.status = 400
-    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
-    assert done.exit_code != 0
-    assert "the collector did not take the spans" in done.output
+    assert "the collector did not take the spans" in send(collector)
 
 
 def test_redacting_reaches_all_parts_of_a_span(make_run: Any, collector: Any) -> None:
@@ -105,8 +108,7 @@ def test_redacting_reaches_all_parts_of_a_span(make_run: Any, collector: Any) ->
     span.events = [Event(name=f"event {form}", attributes={"text": form})]
     span.links = [Link(context=SpanContext(trace_id="1" * 32, span_id="1" * 16), attributes={"text": form})]
     make_run((f"use {form}", "train", said, {"quality": 1.0}), more=[span])
-    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--redact", "--endpoint", collector.url])
-    assert done.exit_code == 0, done.output
+    send(collector, "--redact")
     sent = str(collector.received)
     assert form not in sent
     assert "hunter" not in sent
@@ -119,8 +121,7 @@ def test_ids_that_are_not_of_opentelemetry_are_sent_as_others(make_run: Any, col
     outer = Span.from_attributes(attributes={}, name="outer", span_id="not-hex", start_time=13.0, end_time=15.0)
     inner = Span.from_attributes(attributes={}, name="inner", parent_id="not-hex", start_time=13.0, end_time=14.0)
     make_run(("Rain?", "train", "Yes.", {"quality": 1.0}), more=[outer, inner])
-    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
-    assert done.exit_code == 0, done.output
+    send(collector)
     sent = {span.name: span for span in spans_of(collector)}
     assert len(sent["outer"].span_id) == 8
     assert sent["inner"].parent_span_id == sent["outer"].span_id

@@ -50,9 +50,9 @@ PUBLIC = {
 }
 
 
-def invoke(*arguments: str) -> str:
+def invoke(*arguments: str, status: int = 0) -> str:
     done = CliRunner().invoke(agl, arguments)
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == status, done.output
     return done.output
 
 
@@ -241,9 +241,7 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(
     make_run()
     (tmp_path / "good.json").write_text(json.dumps(PUBLIC))
     (tmp_path / "bad.json").write_text(json.dumps(document))
-    done = CliRunner().invoke(agl, ["import", "good.json", "bad.json"])
-    assert done.exit_code == 2
-    assert message in done.output
+    assert message in invoke("import", "good.json", "bad.json", status=2)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
 
 
@@ -270,9 +268,7 @@ def test_what_is_odd_in_a_trial_is_refused_with_its_file(
     (tmp_path / "t" / "agent" / "trajectory.json").write_text(trajectory)
     if result is not None:
         (tmp_path / "t" / "result.json").write_text(json.dumps(result))
-    done = CliRunner().invoke(agl, ["import", "t"])
-    assert done.exit_code == 2
-    assert message in done.output
+    assert message in invoke("import", "t", status=2)
 
 
 @pytest.mark.parametrize("name", ["odd.json", "odd.jsonl"])
@@ -284,9 +280,7 @@ def test_a_trajectory_of_more_bytes_than_are_read_is_refused_before_all_are(
     monkeypatch.setattr(importing, "MAX_FILE_BYTES", len(text) + 1)
     with open(tmp_path / name, "wb") as file:
         file.truncate(2**40)  # has no blocks on disk
-    done = CliRunner().invoke(agl, ["import", name])
-    assert done.exit_code == 2
-    assert f"{name} has more than {len(text) + 1:,} bytes; split it" in done.output
+    assert f"{name} has more than {len(text) + 1:,} bytes; split it" in invoke("import", name, status=2)
 
 
 @pytest.mark.parametrize("name", ["odd.json", "odd.jsonl", "t/trajectory.json"])
@@ -294,9 +288,9 @@ def test_a_pipe_is_refused_and_not_waited_for(make_run: Any, tmp_path: Path, nam
     make_run()
     (tmp_path / "t").mkdir()
     os.mkfifo(tmp_path / name)
-    done = CliRunner().invoke(agl, ["import", name.partition("/")[0]])
-    assert done.exit_code == 2
-    assert f"{name} is not a regular file; write what it gives to a file" in done.output
+    assert f"{name} is not a regular file; write what it gives to a file" in invoke(
+        "import", name.partition("/")[0], status=2
+    )
 
 
 def call_span(time: float, messages: list[Any], answer: str, prompt: list[int], response: list[int]) -> Span:

@@ -20,13 +20,9 @@ from lightning_core.runs.folder import runs_in
 from lightning_core.store import InMemoryLightningStore, LightningStore
 
 
-async def test_a_client_that_leaves_during_a_look_loses_nothing(
-    store: LightningStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live, begun, may_go_on = Live(store), asyncio.Event(), asyncio.Event()
-    assert len(await live.known()) == 7
-    first = await work(store, 0.25)
-    await store.enqueue_rollout({"question": "new"})
+def hold_up(store: LightningStore, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let each look at a store wait: return what says that one has begun, and what lets them go on."""
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
     read = store.query_resources
 
     async def waits(*args: Any, **options: Any) -> Any:
@@ -35,6 +31,17 @@ async def test_a_client_that_leaves_during_a_look_loses_nothing(
         return await read(*args, **options)
 
     monkeypatch.setattr(store, "query_resources", waits)
+    return begun, may_go_on
+
+
+async def test_a_client_that_leaves_during_a_look_loses_nothing(
+    store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(store)
+    assert len(await live.known()) == 7
+    first = await work(store, 0.25)
+    await store.enqueue_rollout({"question": "new"})
+    begun, may_go_on = hold_up(store, monkeypatch)
 
     async def follow() -> None:
         async for _ in live.changes(0):
@@ -57,15 +64,9 @@ async def test_a_client_that_leaves_during_a_look_loses_nothing(
 async def test_while_a_look_lasts_pages_show_what_is_known_and_how_old_it_is(
     store: LightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live, may_go_on = Live(store), asyncio.Event()
+    live = Live(store)
     assert len(await live.known()) == 7
-    read = store.query_resources
-
-    async def waits(*args: Any, **options: Any) -> Any:
-        await may_go_on.wait()
-        return await read(*args, **options)
-
-    monkeypatch.setattr(store, "query_resources", waits)
+    _, may_go_on = hold_up(store, monkeypatch)
     await store.enqueue_rollout({"question": "new"})
     changes = live.changes(live.revision)
     async with asyncio.timeout(SECONDS):

@@ -34,9 +34,12 @@ async def agent_of_fields(task: dict[str, str]) -> float:
     return float(task["api_key"] == "tidal-wharf-91")
 
 
-def agl(*arguments: object) -> subprocess.CompletedProcess[str]:
+def agl(*arguments: object, works: bool = True) -> str:
+    """What a command that works says, or one that does not says is wrong."""
     command = [sys.executable, "-m", "lightning_core", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode == 0) == works, done.stderr
+    return done.stdout if works else done.stderr
 
 
 def embedded(text: str) -> dict[str, Any]:
@@ -175,15 +178,14 @@ def test_fields_of_a_sample_that_are_named_as_a_key_are_hidden(tmp_path: Path) -
     data = embedded(text)
     assert data["run"]["config"]["train_dataset"] == [{"api_key": "***", "password": "***", "n": 1}]
     assert data["inputs"] == [{"api_key": "***", "word": "blue"}]
-    done = agl("show", result.run_id, "--runs-dir", tmp_path)
-    assert '{"api_key": "***", "word": "blue"}' in done.stdout
+    said = agl("show", result.run_id, "--runs-dir", tmp_path)
+    assert '{"api_key": "***", "word": "blue"}' in said
 
 
 def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -> None:
     target = tmp_path / "shared.html"
-    done = agl("report", folder.run_id[:12], "--runs-dir", folder.path.parent, "--no-traces", "-o", target)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(target)
+    said = agl("report", folder.run_id[:12], "--runs-dir", folder.path.parent, "--no-traces", "-o", target)
+    assert said.strip() == str(target)
     data = embedded(target.read_text())
     assert data["traces"] == {}
     assert data["left_out"] == {"traces": 12, "rollouts": 0}
@@ -191,8 +193,7 @@ def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -
 
 def test_a_redacted_report_has_numbers_and_names_but_no_texts(folder: RunFolder, tmp_path: Path) -> None:
     target = tmp_path / "shared.html"
-    done = agl("report", folder.run_id, "--runs-dir", folder.path.parent, "--redact", "-o", target)
-    assert done.returncode == 0, done.stderr
+    agl("report", folder.run_id, "--runs-dir", folder.path.parent, "--redact", "-o", target)
     whole, data = embedded((folder.path / "report.html").read_text()), embedded(target.read_text())
     assert data["is_redacted"] is True
     text = json.dumps(data)
@@ -233,9 +234,8 @@ def test_redaction_replaces_what_a_model_was_asked_and_said() -> None:
 
 
 def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: RunFolder) -> None:
-    done = agl("show", "--runs-dir", folder.path.parent, "--limit", "4")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.partition("rollouts, the worst first\n")[2].splitlines()
+    said = agl("show", "--runs-dir", folder.path.parent, "--limit", "4")
+    lines = said.partition("rollouts, the worst first\n")[2].splitlines()
     assert all("ValueError: cannot add 17 apples" in line for line in lines[:3])
     assert "  0.00  " in lines[3]
     assert lines[4] == "  and 8 more: --limit"
@@ -246,14 +246,12 @@ def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: R
 def test_show_prints_a_trace(folder: RunFolder) -> None:
     data = embedded((folder.path / "report.html").read_text())
     row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == "easy")
-    done = agl("show", folder.run_id, row["id"][:10], "--full", "--runs-dir", folder.path.parent)
-    assert done.returncode == 0, done.stderr
-    assert "asked easy with" in done.stdout
-    assert KEY not in done.stdout
-    assert done.stdout.rstrip().endswith("succeeded, reward 1")
-    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
-    assert done.returncode != 0
-    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
+    said = agl("show", folder.run_id, row["id"][:10], "--full", "--runs-dir", folder.path.parent)
+    assert "asked easy with" in said
+    assert KEY not in said
+    assert said.rstrip().endswith("succeeded, reward 1")
+    said = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent, works=False)
+    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in said
 
 
 async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
@@ -281,10 +279,9 @@ async def test_a_broken_reward_is_shown_as_such(tmp_path: Path) -> None:
     assert sorted(str(each["reward"]) for each in data["rollouts"]) == ["1.0", "2.0", "None"]
     [shown] = data["traces"][of.rollout_id]["spans"]
     assert shown["raised"][0]["type"] == "broken reward"
-    done = await asyncio.to_thread(agl, "show", data["run"]["id"], of.rollout_id, "--runs-dir", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "judged" in done.stdout
-    assert "broken reward at 'agentlightning.reward.0'" in done.stdout
+    said = await asyncio.to_thread(agl, "show", data["run"]["id"], of.rollout_id, "--runs-dir", tmp_path)
+    assert "judged" in said
+    assert "broken reward at 'agentlightning.reward.0'" in said
 
 
 def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> None:

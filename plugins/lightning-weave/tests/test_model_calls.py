@@ -165,53 +165,18 @@ async def test_other_apis_of_the_client_are_read(
 
 
 @pytest.mark.slow
-async def test_concurrent_rollouts_lose_and_misplace_no_call(
-    tracer: WeaveTracer, store: InMemoryLightningStore, client: openai.AsyncOpenAI, engine: FakeEngine
-) -> None:
-    @weave.op
-    async def agent(number: int, sync: openai.OpenAI) -> None:
-        await client.chat.completions.create(model="small", messages=user(f"async {number}"))
-        await asyncio.to_thread(sync.chat.completions.create, model="small", messages=user(f"sync {number}"))
-        async for _ in await client.chat.completions.create(
-            model="small", messages=user(f"stream {number}"), stream=True
-        ):
-            pass
-
-    async def rollout(number: int, sync: openai.OpenAI) -> list[Span]:
-        attempt = await store.start_rollout(number)
-        ids = (attempt.rollout_id, attempt.attempt.attempt_id)
-        async with tracer.trace_context(store=store, rollout_id=ids[0], attempt_id=ids[1]):
-            await agent(number, sync)
-            emit_reward(number)
-        return list(await store.query_spans(*ids))
-
-    with openai.OpenAI(base_url=engine.url, api_key="k") as sync:
-        everything = await asyncio.gather(*(rollout(number, sync) for number in range(ROLLOUTS)))
-    for number, spans in enumerate(everything):
-        assert len(spans) == 5
-        calls = read_model_calls(spans)
-        assert [call.messages[0]["content"] for call in calls] == [
-            f"async {number}",
-            f"sync {number}",
-            f"stream {number}",
-        ]
-        (whole,) = (span for span in spans if span.name == "agent")
-        assert {call.parent_id for call in calls} == {whole.span_id}
-        assert all(call.error is None and call.answers[0]["content"] == "Paris." for call in calls)
-
-
-@pytest.mark.slow
-async def test_calls_that_the_proxy_recorded_too_count_once_and_have_its_tokens(
+async def test_concurrent_calls_that_the_proxy_recorded_too_are_each_there_once_with_its_tokens(
     tracer: WeaveTracer, store: InMemoryLightningStore, proxy: LLMProxy, engine: FakeEngine
 ) -> None:
     engine.replies = [f"answer {number}" for number in range(8)] * ROLLOUTS
 
     @weave.op
-    async def agent(client: openai.AsyncOpenAI, number: int) -> None:
+    async def agent(client: openai.AsyncOpenAI, sync: openai.OpenAI, number: int) -> None:
         ask = client.chat.completions.create
         await ask(model="small", messages=user(f"plain {number}"))
         await ask(model="small", messages=user(f"two {number}"), n=2)
         await ask(model="small", messages=user(f"tool {number}"), tools=[TOOL])  # type: ignore[call-overload]
+        await asyncio.to_thread(sync.chat.completions.create, model="small", messages=user(f"sync {number}"))
         async for _ in await ask(model="small", messages=user(f"stream {number}"), stream=True):
             pass
 
@@ -220,8 +185,9 @@ async def test_calls_that_the_proxy_recorded_too_count_once_and_have_its_tokens(
         ids = (attempt.rollout_id, attempt.attempt.attempt_id)
         endpoint = proxy.as_resource(*ids, model="small").endpoint
         async with tracer.trace_context(store=store, rollout_id=ids[0], attempt_id=ids[1]):
-            async with openai.AsyncOpenAI(base_url=endpoint, api_key="k") as client:
-                await agent(client, number)
+            with openai.OpenAI(base_url=endpoint, api_key="k") as sync:
+                async with openai.AsyncOpenAI(base_url=endpoint, api_key="k") as client:
+                    await agent(client, sync, number)
             await proxy.flush(*ids, end=False)
             emit_reward(number)
         return list(await store.query_spans(*ids))
@@ -229,13 +195,16 @@ async def test_calls_that_the_proxy_recorded_too_count_once_and_have_its_tokens(
     for number, spans in enumerate(await asyncio.gather(*(rollout(number) for number in range(ROLLOUTS)))):
         of_weave = [span for span in spans if span.name == "openai.chat.completions.create"]
         alone = [span for span in spans if span not in of_weave and span.name != "agent"]
-        assert len(of_weave) == 4
+        (whole,) = (span for span in spans if span.name == "agent")
+        assert [span.parent_id for span in of_weave] == [whole.span_id] * 5
         calls = read_model_calls(spans)
-        assert [len(call.spans) for call in calls] == [2, 2, 2, 2]
-        assert {call.messages[0]["content"].split()[1] for call in calls} == {str(number)}
+        assert [len(call.spans) for call in calls] == [2] * 5
+        asked = [f"{way} {number}" for way in ("plain", "two", "tool", "sync", "stream")]
+        assert [call.messages[0]["content"] for call in calls] == asked
+        assert all(call.error is None for call in calls)
         for adapter in (TracerTraceToTriplet(), LlmProxyTraceToTriplet()):
             both, proxys = adapter.adapt(spans), adapter.adapt(alone)
-            assert len(proxys) == 4
+            assert len(proxys) == 5
             for one, other in zip(both, proxys, strict=True):
                 assert (one.prompt, one.response, one.reward) == (other.prompt, other.response, other.reward)
                 assert one.response["token_ids"]
