@@ -103,13 +103,14 @@ async def test_a_sync_client_in_a_thread_is_recorded_whole_and_streamed(
             with client.chat.completions.create(model="small", messages=USER, stream=True) as stream:
                 assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "ok"
             client.responses.create(model="small", input="hi")
+            client.chat.completions.parse(model="small", messages=USER)
             with client.chat.completions.stream(model="small", messages=USER) as helper:
                 helper.until_done()
 
     async with attempt.traced(tracer):
         await asyncio.to_thread(agent)
     names = [span.name for span in await attempt.spans()]
-    assert names == [CHAT, CHAT, "openai.responses.create", CHAT]
+    assert names == [CHAT, CHAT, "openai.responses.create", CHAT, CHAT]
     assert {span.parent_id for span in await attempt.spans()} == {None}
 
 

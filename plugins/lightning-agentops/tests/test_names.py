@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-import openai
 import pytest
+from agentops_parts import CALL, USER
 from lightning_agentops import AgentOpsTracer, library
 
 
@@ -11,6 +11,12 @@ from lightning_agentops import AgentOpsTracer, library
 def on() -> Iterator[None]:
     with AgentOpsTracer().lifespan():
         yield
+
+
+def test_its_tracer_is_told_another_provider_than_the_global_one() -> None:
+    core = library.part(library.CORE).tracer
+    assert core.initialized
+    assert core.get_tracer("any")._provider is core.provider
 
 
 def test_what_is_imported_is_instrumented_also_beside_a_framework() -> None:
@@ -23,15 +29,13 @@ def test_what_is_imported_is_instrumented_also_beside_a_framework() -> None:
     assert keys == [each._agentops_instrumented_package_key for each in instrumentation._active_instrumentors]
 
 
-@pytest.mark.parametrize(("place", "name", "factory"), library.OPENAI_CALLS)
-def test_what_agentops_does_not_come_to_is_wrapped_once(place: str, name: str, factory: str) -> None:
-    import importlib
-
-    owner, function = name.split(".")
-    wrapped = vars(getattr(importlib.import_module(place), owner))[function]
-    ours = 0
-    while hasattr(wrapped, "__wrapped__"):
-        ours += getattr(getattr(wrapped, "_self_wrapper", None), "__module__", "").startswith("lightning_agentops")
-        wrapped = wrapped.__wrapped__
-    assert ours == 1
-    assert int(openai.__version__.partition(".")[0]) >= 2
+def test_handlers_read_requests_and_answers_without_headers() -> None:
+    handle = library.part(library.STREAMS).handle_chat_attributes
+    assert handle(kwargs={"model": "m", "messages": USER})["gen_ai.prompt.0.content"] == "hi"
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "ok", "tool_calls": [CALL]}}]}
+    assert handle(return_value=answer)["gen_ai.completion.0.content"] == "ok"
+    for name in ("handle_chat_attributes", *library._HANDLERS):
+        holder = library.STREAMS if name == "handle_chat_attributes" else library.OPENAI
+        read = getattr(library.part(holder), name)(kwargs={"model": "m", "extra_headers": {"X": "s3cret"}})
+        assert "s3cret" not in str(read)
+        assert read

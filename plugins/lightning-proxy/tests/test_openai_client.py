@@ -10,9 +10,6 @@ from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
-from lightning_core.adapter import TraceToMessages
-
-CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 USER: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -25,19 +22,6 @@ async def proxy(make_proxy: MakeProxy, engine: FakeEngine) -> LLMProxy:
 async def client(agent: Agent) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
         yield client
-
-
-async def test_it_calls_streams_and_uses_tools(client: openai.AsyncOpenAI, agent: Agent, engine: FakeEngine) -> None:
-    engine.replies = ["one", "two", {"tool_calls": [CALL]}]
-    whole = await client.chat.completions.create(model="small", messages=USER)
-    assert whole.choices[0].message.content == "one"
-    text = ""
-    async for chunk in await client.chat.completions.create(model="small", messages=USER, stream=True):
-        text += chunk.choices[0].delta.content or ""
-    assert text == "two"
-    called = await client.chat.completions.create(model="small", messages=USER)
-    assert called.choices[0].message.tool_calls[0].function.name == "add"  # type: ignore[index,union-attr]
-    assert len(TraceToMessages().adapt(await agent.spans())) == 3
 
 
 async def test_it_reads_responses_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
