@@ -85,9 +85,14 @@ def hidden(inputs: dict[str, object]) -> dict[str, object]:
     return dict.fromkeys(inputs, "hidden")
 
 
-async def test_what_an_agents_init_hides_is_hidden(tracer: WeaveTracer) -> None:
+@pytest.mark.parametrize("is_disabled", [False, True])
+async def test_what_an_agents_init_hides_is_hidden(
+    tracer: WeaveTracer, monkeypatch: pytest.MonkeyPatch, is_disabled: bool
+) -> None:
     async with tracer.trace_context() as trace:
-        weave.init("team/project", postprocess_inputs=hidden)
+        with monkeypatch.context() as environment:
+            environment.setenv("WEAVE_DISABLED", str(is_disabled))
+            weave.init("team/project", postprocess_inputs=hidden)
         weave.op(lambda said: 1, name="login")("s3cret")
     assert trace.spans[0].attributes["agentlightning.operation.input.said"] == "hidden"
 
