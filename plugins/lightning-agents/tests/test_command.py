@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -292,8 +291,6 @@ def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str, 
 
     with pytest.raises(InvalidAgent, match=message):
         CommandAgent(**{"command": ["sh", "-c", "echo 1"], "folder": tmp_path, **options})
-
-
 
 
 def test_run_says_why_its_programs_failed() -> None:
