@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from lightning_legacy.names import PythonServerLauncherArgs
 from lightning_proxy import LLMProxy
 from lightning_proxy.models import make_replicas
 from lightning_proxy.testing import FakeEngine
@@ -311,7 +311,7 @@ async def test_calls_that_are_not_stored_yet_keep_their_store(agent: Agent, stor
 
 
 def test_a_proxy_takes_launcher_args() -> None:
-    proxy = LLMProxy(launcher_args=PythonServerLauncherArgs(port=4321, launch_mode="asyncio"))
+    proxy = LLMProxy(launcher_args=SimpleNamespace(host=None, port=4321, launch_mode="asyncio"))
     assert (proxy.port, proxy.url) == (4321, "http://127.0.0.1:4321")
 
 
