@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_proxy import RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.config import load_settings
@@ -62,10 +62,11 @@ async def test_checkpoints_outlive_a_failure_but_not_other_work() -> None:
     assert await checkpoint_folder(store, "other", of={"config": "b"}) == "other"
 
 
-def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
-    def work(*config: str) -> dict[str, object]:
-        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
+def work(*config: str) -> dict[str, object]:
+    return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
 
+
+def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
     assert work() == work()
     assert work() == work("agentlightning.checkpoint_minutes=1")
     assert work() != work("actor_rollout_ref.rollout.n=8")
@@ -74,9 +75,6 @@ def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_o
 
 
 def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_libraries(monkeypatch) -> None:
-    def work(*config: str) -> dict[str, object]:
-        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
-
     monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 1)
     one = work()
     monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 2)
@@ -125,27 +123,26 @@ def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
     assert "\n" not in message
 
 
-def test_a_dataset_that_is_less_than_a_batch(tmp_path: Path) -> None:
-    algorithm = VERL(config(str(tmp_path / "none")), preset="grpo")
-    algorithm.set_store(InMemoryLightningStore())
-    with pytest.raises(ConfigError, match="less than one batch"):
-        asyncio.run(algorithm.run([1] * 3))
+NO_MANAGER = {"daemon_cls": "lightning_verl:AgentModeDaemon"}
 
 
-def test_a_proxy_that_verl_s_client_cannot_reach(model: str) -> None:
-    algorithm = VERL(config(model))
+@pytest.mark.parametrize(
+    ("tasks", "options", "proxy", "message"),
+    [
+        (3, {}, None, "less than one batch"),
+        (8, {}, RemoteProxy("http://127.0.0.1:1"), "runs by itself and cannot be given the model that is trained; l"),
+        (8, NO_MANAGER, None, r"it has to be a subclass of lightning_verl\.RolloutManager"),
+    ],
+)
+def test_what_a_training_cannot_work_with_is_refused(
+    model: str, tasks: int, options: dict[str, Any], proxy: RemoteProxy | None, message: str
+) -> None:
+    algorithm = VERL(config(model), **options)
     algorithm.set_store(InMemoryLightningStore())
-    algorithm.set_llm_proxy(make_proxy("http://127.0.0.1:1"))
-    message = "runs by itself and cannot be given the model that is trained; leave it out"
+    if proxy is not None:
+        algorithm.set_llm_proxy(proxy)
     with pytest.raises(ConfigError, match=message):
-        asyncio.run(algorithm.run([1] * 8))
-
-
-def test_a_class_that_runs_no_rollouts_is_refused(model: str) -> None:
-    algorithm = VERL(config(model), daemon_cls="lightning_verl:AgentModeDaemon")
-    algorithm.set_store(InMemoryLightningStore())
-    with pytest.raises(ConfigError, match=r"it has to be a subclass of lightning_verl\.RolloutManager"):
-        asyncio.run(algorithm.run([1] * 8))
+        asyncio.run(algorithm.run([1] * tasks))
 
 
 def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
@@ -153,10 +150,6 @@ def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
     here = Path(__file__).parent
     page = (here.parents[2] / "docs" / "verl.md").read_text().replace("import VERL, ", "import ")
     assert (here / "e2e" / "own_classes.py").read_text().strip() in page
-
-
-def make_proxy(proxy: object) -> object:
-    return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy(**cast(dict[str, Any], proxy))
 
 
 class Begun(Training):
@@ -222,8 +215,3 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
     found = await store.query_resources()
     assert len(found) == versions
     assert found[-1].resources == algorithm.get_initial_resources(), "they are found where the proxy is now"
-
-
-def test_an_unknown_key_names_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match="train_batch_size"):
-        VERL({"data": {"train_batch_sise": 8}})
