@@ -14,29 +14,17 @@ from hypothesis import given, strategies
 from lightning_tokens import Generated, TokensBackend, parse_hermes
 from lightning_tokens.prompts import Conversations, TextStream
 from lightning_tokens.shapes import TextBefore, start_of
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent
 from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 
 from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
 from lightning_core.errors import ConfigError
-from lightning_core.types import AttemptedRollout
 
 USER = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 
 
 Start = Any
-
-
-@pytest.fixture
-def start(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Start:
-    async def start(engine: Engine, tokenizer: Letters | None = None, **options: Any) -> Agent:
-        proxy = await make_proxy()
-        backend = TokensBackend(engine, tokenizer or Letters(), **options)
-        proxy.update_model_list([{"model_name": "small", "backend": backend}])
-        return Agent(http, proxy, attempt)
-
-    return start
 
 
 async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
