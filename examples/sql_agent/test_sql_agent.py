@@ -99,11 +99,9 @@ async def test_a_query_is_rewritten_until_the_check_agrees_or_the_turns_end(
     verdict: str, fence: str, nodes: list[str]
 ) -> None:
     def model(request: ChatRequest) -> str:
-        return (
-            verdict
-            if "End with CORRECT" in request.prompt
-            else f"{fence}SELECT COUNT(*) FROM singer -- half: \ud83d\n```"
-        )
+        if "End with CORRECT" in request.prompt:
+            return verdict
+        return f"{fence}SELECT COUNT(*) FROM singer -- half: \ud83d\n```"
 
     store = InMemoryLightningStore()
     async with serve(model) as url:

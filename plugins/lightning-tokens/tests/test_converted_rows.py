@@ -50,42 +50,18 @@ async def test_a_conversation_with_tools_leaves_the_rows_of_the_same_one_by_chat
 
 @both_ways
 @engines
-async def test_messages_say_what_the_model_did(start: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_messages(await start(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.stop_reason for each in found] == ["end_turn", "tool_use", "end_turn", "end_turn", "max_tokens"]
-    assert found[0].content[0].text == "abc"
-    text, *calls = found[1].content
-    assert text.text.strip() == "so:"
-    assert [(call.name, call.input) for call in calls] == [("add", {"a": 1.0})] * 2
-    assert len({call.id for call in calls}) == 2
-    assert found[3].content == []
-    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
-
-
-@both_ways
-@engines
-async def test_responses_say_what_the_model_did(start: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_responses(await start(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.status for each in found] == ["completed"] * 4 + ["incomplete"]
-    assert found[4].incomplete_details.reason == "max_output_tokens"
-    assert [each.output_text.strip() for each in found] == ["abc", "so:", "three", "", "lab"]
-    _, *calls = found[1].output
-    assert [(call.name, call.arguments) for call in calls] == [("add", '{"a": 1.0}')] * 2
-    assert len({call.call_id for call in calls}) == 2
-    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
-
-
-@both_ways
-@engines
-async def test_candidates_say_what_the_model_did(start: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_gemini(await start(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.candidates[0].finish_reason.value for each in found] == ["STOP"] * 4 + ["MAX_TOKENS"]
-    assert [(each.text or "").strip() for each in found] == ["abc", "so:", "three", "", "lab"]
-    calls = found[1].function_calls
-    assert [(call.name, call.args) for call in calls] == [("add", {"a": 1.0})] * 2
-    assert len({call.id for call in calls}) == 2
-    used = [found[place].usage_metadata.candidates_token_count for place in (0, 4)]
-    assert used == [3, 2]
+async def test_each_api_says_how_answers_ended(start: Any, stream: bool, engine_type: type[Engine]) -> None:
+    """What else it says of an answer of chat, the tests of the proxy tell."""
+    messages, responses, candidates = [
+        await talk(await start(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
+        for talk in (by_messages, by_responses, by_gemini)
+    ]
+    assert [each.stop_reason for each in messages] == ["end_turn", "tool_use", "end_turn", "end_turn", "max_tokens"]
+    assert [each.status for each in responses] == ["completed"] * 4 + ["incomplete"]
+    assert [each.candidates[0].finish_reason.value for each in candidates] == ["STOP"] * 4 + ["MAX_TOKENS"]
+    for found in (responses[4].output_text, candidates[4].text, messages[4].content[0].text):
+        assert found == "lab"
+    assert [messages[place].usage.output_tokens for place in (0, 4)] == [3, 2]
 
 
 class GivesUp(StreamingEngine):

@@ -30,19 +30,9 @@ class Sglang:
         self.received: list[dict[str, Any]] = []
         self.replies: list[str] = []
         self.error: str | None = None
-        app = web.Application()
-        app.router.add_post("/generate", self._generate)
-        self._runner = web.AppRunner(app)
+        self.app = web.Application()
+        self.app.router.add_post("/generate", self._generate)
         self.url = ""
-
-    async def start(self) -> None:
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         fields = await request.json()
@@ -78,9 +68,9 @@ class Sglang:
 @pytest.fixture(params=[False, True], ids=["cumulative", "incremental"])
 async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Sglang]:
     server = Sglang(is_incremental=request.param)
-    await server.start()
-    yield server
-    await server.stop()
+    async with TestServer(server.app) as served:
+        server.url = f"http://127.0.0.1:{served.port}"
+        yield server
 
 
 @pytest.fixture

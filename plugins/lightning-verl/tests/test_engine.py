@@ -2,35 +2,11 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning_verl.serving import VerlEngine
-from toy_policy import Letters
-
-
-class Client:
-    """Answers as verl's client does, and remembers what it was asked."""
-
-    def __init__(
-        self, stop_reason: str | None = "completed", answer: Sequence[int] = (7, 8), **versions: int | None
-    ) -> None:
-        self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
-        self.stop_reason = stop_reason
-        self.answer = list(answer)
-        self.versions = versions
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        self.asked.append((request_id, prompt_ids, sampling_params))
-        return SimpleNamespace(
-            token_ids=self.answer,
-            log_probs=[-0.5, -0.25],
-            stop_reason=self.stop_reason,
-            extra_fields=self.versions,
-        )
-
+from toy_policy import Client, Letters
 
 END = 8
 
@@ -61,7 +37,7 @@ async def test_an_agent_cannot_change_the_distribution_that_is_learned_from() ->
         "max_tokens": 10,
         "stop": ["x"],
     }
-    assert (list(answer.token_ids), list(answer.logprobs or ())) == ([7, 8], [-0.5, -0.25])
+    assert (list(answer.token_ids), list(answer.logprobs or ())) == ([111, 107], [-0.5, -1.5])
     assert answer.finish_reason == "stop"
 
 
