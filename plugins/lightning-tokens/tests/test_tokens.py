@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import given, strategies
 from lightning_tokens import Generated, TokensBackend, parse_hermes
 from lightning_tokens.prompts import Conversations, TextStream
 from lightning_tokens.shapes import TextBefore, start_of
 from proxy_fixtures import Agent
-from token_engine import END, PAIR, Engine, Letters, StreamingEngine
+from token_engine import END, PAIR, Engine, Letters, StreamingEngine, converse
 
 from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
 from lightning_core.errors import ConfigError
@@ -25,33 +24,6 @@ TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 
 
 Start = Any
-
-
-async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
-    """Talk as a client does that sends back the messages that it got."""
-    base = agent.base
-    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0)
-    said: list[Any] = []
-    try:
-        for turn in range(turns):
-            said.append({"role": "user", "content": f"q{turn}"})
-            if not stream:
-                answer = await client.chat.completions.create(model="small", messages=said, **more)
-                message: dict[str, Any] = answer.choices[0].message.model_dump()
-            else:
-                text, calls, thought = "", [], ""
-                async for chunk in await client.chat.completions.create(
-                    model="small", messages=said, stream=True, **more
-                ):
-                    text += chunk.choices[0].delta.content or ""
-                    thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
-                    calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
-                message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
-                message |= {"reasoning_content": thought} if thought else {}
-            said.append(message)
-    finally:
-        await client.close()
-    return said
 
 
 async def ask(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from toy_policy import Client, Letters
 END = 8
 
 
-def engine(client: Client, **limits: int) -> VerlEngine:
+def engine(client: Client, **more: Any) -> VerlEngine:
     return VerlEngine(
         client,
         tokenizer=Letters(),
         ends={END, 9},
         sampling={"temperature": 1.0, "top_p": 0.9, "top_k": -1},
-        **{"max_response_tokens": 10, "max_context_tokens": 16, **limits},
+        **{"max_response_tokens": 10, "max_context_tokens": 16, **more},
     )
 
 
@@ -97,15 +97,7 @@ async def test_an_answer_has_the_weights_that_verl_s_servers_sampled_it_with() -
 
 async def test_what_ends_an_answer_behind_a_call_of_a_tool_ends_it_beside_what_the_agent_says() -> None:
     client = Client(answer=[7, 5])
-    policy = VerlEngine(
-        client,
-        tokenizer=Letters(),
-        ends={END},
-        sampling={},
-        max_response_tokens=2,
-        max_context_tokens=16,
-        stop_token_ids=[5],
-    )
+    policy = engine(client, max_response_tokens=2, stop_token_ids=[5])
     answer = await policy.generate([1], {"stop_token_ids": [6]}, request_id="a")
     ((_, _, sampling),) = client.asked
     assert sampling["stop_token_ids"] == [5, 6]
