@@ -108,23 +108,16 @@ async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_t
             await client.chat.completions.create(model="m", messages=HELLO)
 
 
-async def test_an_endpoint_that_yields_leaves_a_key_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("yields", [True, False])
+async def test_an_endpoint_leaves_a_key_alone_where_it_yields_and_else_puts_it_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], yields: bool
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "real")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.")
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=yields)
     await endpoint.lightning_run_start("run-1")
-    assert os.environ["OPENAI_API_KEY"] == "real"
-    assert "OPENAI_BASE_URL" not in os.environ
-    assert capsys.readouterr().err == ""
-    await endpoint.lightning_run_end("run-1", "succeeded")
-
-
-async def test_an_endpoint_that_does_not_yield_puts_the_key_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "real")
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=False)
-    await endpoint.lightning_run_start("run-1")
-    assert os.environ["OPENAI_API_KEY"] != "real"
+    assert (os.environ["OPENAI_API_KEY"] == "real") is yields
+    assert ("OPENAI_BASE_URL" not in os.environ) is yields
+    assert (capsys.readouterr().err == "") is yields
     await endpoint.lightning_run_end("run-1", "failed")
     assert os.environ["OPENAI_API_KEY"] == "real"

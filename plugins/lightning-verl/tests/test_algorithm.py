@@ -7,15 +7,15 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from lightning_proxy import RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.config import load_settings
-from lightning_verl.serving import Policy
 from lightning_verl.training import Training
+from toy_policy import policy
 
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import default_registry
@@ -154,17 +154,7 @@ class Begun(Training):
     ends_with: BaseException | None = None
 
     async def run(self) -> None:
-        policy = Policy(
-            name="tiny",
-            client=cast(Any, None),
-            tokenizer=cast(Any, None),
-            ends=(),
-            sampling={"train": {}, "val": {}},
-            chat_template={},
-            max_response_tokens=8,
-            max_context_tokens=100,
-        )
-        await self.serving.start(policy)
+        await self.serving.start(policy())
         await self.begin(0)
         if self.ends_with is not None:
             raise self.ends_with

@@ -12,6 +12,7 @@ GPU = {"agentlightning.device": "cuda"}
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+EXTERNAL = "actor_rollout_ref.model.external_lib"
 LORA = "actor_rollout_ref.model.lora.merge"
 
 
@@ -25,7 +26,7 @@ LORA = "actor_rollout_ref.model.lora.merge"
         (CPU, f"{ROLLOUT}.name", "hf"),
         (CPU, f"{ROLLOUT}.dtype", "float32"),
         (CPU, ATTENTION, "sdpa"),
-        (CPU, "actor_rollout_ref.model.external_lib", "lightning_verl.workers"),
+        (CPU, EXTERNAL, "lightning_verl.workers"),
         (CPU, "actor_rollout_ref.actor.strategy", "fsdp2"),
         (CPU, "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype", "fp32"),
         (CPU, "actor_rollout_ref.actor.use_torch_compile", False),
@@ -45,6 +46,8 @@ LORA = "actor_rollout_ref.model.lora.merge"
         (GPU, "actor_rollout_ref.actor.strategy", "fsdp2"),
         (GPU, "actor_rollout_ref.actor.fsdp_config.strategy", "fsdp2"),
         (GPU, "critic.strategy", "fsdp2"),
+        ({EXTERNAL: "mine"}, EXTERNAL, ["lightning_verl.workers", "mine"]),
+        ({EXTERNAL: "mine"}, "critic.model.external_lib", "lightning_verl.workers"),
     ],
 )
 def test_one_key_sets_all_that_a_device_needs_but_what_the_user_sets(config, key, value):
@@ -63,9 +66,3 @@ def test_attention_is_torchs_own_where_flash_attn_is_not_installed(monkeypatch, 
     model = load_settings(GPU).verl.actor_rollout_ref.model
     assert model.use_remove_padding, "micro-batches of 16k tokens would be padded to several times as many"
     assert model.override_config.get("attn_implementation") == (None if is_there else "sdpa")
-
-
-def test_a_library_of_the_user_comes_beside_ours_which_has_the_server_and_the_critic():
-    own = load_settings(["actor_rollout_ref.model.external_lib=mine"]).verl
-    assert own.actor_rollout_ref.model.external_lib == ["lightning_verl.workers", "mine"]
-    assert own.critic.model.external_lib == "lightning_verl.workers"
