@@ -39,7 +39,7 @@ def critique_of(*runs: tuple[str, float | None]) -> str:
     ],
     ids=["bare", "like right ones", "rambling", "nothing went wrong", "nothing to be seen"],
 )
-def test_wrong_answers_lack_what_they_show(runs: list[tuple[str, float | None]], advice: list[str]) -> None:
+def test_wrong_answers_lack_what_they_show(runs: list[tuple[str, float | None]], advice: tuple[str, ...]) -> None:
     critique = critique_of(*runs)
     assert critique.count("\n") == 0
     assert advice_on(critique) == advice

@@ -119,9 +119,8 @@ def test_a_reference_of_verl_stays_one():
 
 
 def test_a_key_that_verl_does_not_list_is_added_with_a_plus():
-    settings = load_settings(
-        ["+data.cache_dir=/somewhere", "++actor_rollout_ref.actor.fsdp_config.mixed_precision=null"]
-    )
+    given = ["+data.cache_dir=/somewhere", "++actor_rollout_ref.actor.fsdp_config.mixed_precision=null"]
+    settings = load_settings(given)
     assert settings.verl.data.cache_dir == "/somewhere"
     with pytest.raises(ConfigError, match=r"unknown key 'data\.cache_dir'"):
         load_settings(["data.cache_dir=/somewhere"])
@@ -163,9 +162,8 @@ def test_a_preset_is_set_before_what_is_given(preset, estimator, n, min_rewards)
     assert settings.verl.actor_rollout_ref.rollout.n == n
     assert settings.learning.level == "trajectory"
     assert settings.learning.min_rewards == min_rewards
-    changed = load_settings(
-        ["agentlightning.trace_aggregator.level=transition", "actor_rollout_ref.rollout.n=7"], preset=preset
-    )
+    given = ["agentlightning.trace_aggregator.level=transition", "actor_rollout_ref.rollout.n=7"]
+    changed = load_settings(given, preset=preset)
     assert changed.learning.level == "transition"
     assert changed.verl.actor_rollout_ref.rollout.n == 7
 
