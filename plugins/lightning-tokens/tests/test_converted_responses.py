@@ -86,20 +86,6 @@ def test_the_oldest_responses_are_forgotten() -> None:
     assert [len(each.get("input", ())) for each in continued] == [0, 2, 2]
 
 
-def test_a_conversation_is_kept_by_its_newest_response() -> None:
-    responses = StoredResponses(max_bytes=2000)
-    asked: dict[str, Any] = {}
-    for turn in range(100):
-        asked = responses.resolve("at-1", {**asked, "input": [{"text": f"q{turn}"}]})
-        response = {"id": f"resp_{turn}", "output": [{"id": f"msg_{turn}", "text": f"a{turn}"}]}
-        responses.keep("at-1", asked, response, 10 * (turn + 1))
-        asked = {"previous_response_id": response["id"]}
-    said = responses.resolve("at-1", {**asked, "input": "on"})["input"]
-    assert [item["text"] for item in said[:-1]] == [f"{who}{turn}" for turn in range(100) for who in "qa"]
-    forgotten = {"previous_response_id": "resp_0"}
-    assert responses.resolve("at-1", forgotten) is forgotten
-
-
 @both_ways
 async def test_a_tool_that_the_provider_runs_is_left_out(converted: Agent, engine: FakeEngine, stream: bool) -> None:
     tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", "name": "f", "parameters": {}}]
