@@ -16,6 +16,19 @@ collect_ignore = (
 
 
 @pytest.fixture
+def copy_with_model(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Path]:
+    """Copies files of the example's folder, with the model's server at this URL; returns the last one."""
+
+    def copy(url: str, *names: str) -> Path:
+        for name in names:
+            text = (request.path.parent / name).read_text(encoding="utf-8")
+            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", url), encoding="utf-8")
+        return tmp_path / names[-1]
+
+    return copy
+
+
+@pytest.fixture
 def run_python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., str]:
     """Runs Python in the example's folder, without a key for a model; returns what it printed."""
 

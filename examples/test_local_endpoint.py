@@ -1,12 +1,19 @@
 import os
+from typing import Any
 
 import pytest
 from local_endpoint import CannotAnswer, ChatRequest, LocalEndpoint, ToolCall, serve
 from openai import APIConnectionError, AsyncOpenAI, BadRequestError
 
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
 
 def echo(request: ChatRequest) -> str:
     return f"{request.model}|{request.seed}|{request.prompt}"
+
+
+def call_tool(request: ChatRequest) -> list[ToolCall]:
+    return [ToolCall("look_up", {"name": "pen"})]
 
 
 def refuse(request: ChatRequest) -> str:
@@ -25,11 +32,8 @@ async def test_the_openai_client_gets_the_text_of_the_function() -> None:
 
 
 async def test_the_openai_client_gets_the_tool_calls_of_the_function() -> None:
-    async with (
-        serve(lambda request: [ToolCall("look_up", {"name": "pen"})]) as url,
-        AsyncOpenAI(base_url=url, api_key="any") as client,
-    ):
-        completion = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+    async with serve(call_tool) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        completion = await client.chat.completions.create(model="m", messages=HELLO)
     [call] = completion.choices[0].message.tool_calls or []
     assert call.type == "function"
     assert (call.function.name, call.function.arguments) == ("look_up", '{"name": "pen"}')
@@ -39,7 +43,7 @@ async def test_the_openai_client_gets_the_tool_calls_of_the_function() -> None:
 async def test_a_request_without_an_answer_is_refused_with_the_reason() -> None:
     async with serve(refuse) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
         with pytest.raises(BadRequestError, match="no question in the request"):
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+            await client.chat.completions.create(model="m", messages=HELLO)
 
 
 async def test_a_stream_gives_the_same_answer_and_its_usage() -> None:
@@ -58,13 +62,8 @@ async def test_a_stream_gives_the_same_answer_and_its_usage() -> None:
 
 
 async def test_a_stream_gives_tool_calls() -> None:
-    async with (
-        serve(lambda request: [ToolCall("look_up", {"name": "pen"})]) as url,
-        AsyncOpenAI(base_url=url, api_key="any") as client,
-    ):
-        stream = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "Hello"}], stream=True
-        )
+    async with serve(call_tool) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        stream = await client.chat.completions.create(model="m", messages=HELLO, stream=True)
         first, last = [chunk.choices[0] async for chunk in stream]
     [call] = first.delta.tool_calls or []
     assert call.function is not None
@@ -97,7 +96,7 @@ async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_t
     await endpoint.lightning_run_start("run-1")
     url = os.environ["OPENAI_BASE_URL"]
     async with AsyncOpenAI(max_retries=0) as client:
-        completion = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+        completion = await client.chat.completions.create(model="m", messages=HELLO)
     assert completion.choices[0].message.content == "m|0|Hello"
     assert capsys.readouterr().err == "A stand-in answers.\n"
 
@@ -106,26 +105,19 @@ async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_t
     assert "OPENAI_API_KEY" not in os.environ
     async with AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         with pytest.raises(APIConnectionError):
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+            await client.chat.completions.create(model="m", messages=HELLO)
 
 
-async def test_an_endpoint_that_yields_leaves_a_key_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("yields", [True, False])
+async def test_an_endpoint_leaves_a_key_alone_where_it_yields_and_else_puts_it_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], yields: bool
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "real")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.")
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=yields)
     await endpoint.lightning_run_start("run-1")
-    assert os.environ["OPENAI_API_KEY"] == "real"
-    assert "OPENAI_BASE_URL" not in os.environ
-    assert capsys.readouterr().err == ""
-    await endpoint.lightning_run_end("run-1", "succeeded")
-
-
-async def test_an_endpoint_that_does_not_yield_puts_the_key_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "real")
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=False)
-    await endpoint.lightning_run_start("run-1")
-    assert os.environ["OPENAI_API_KEY"] != "real"
+    assert (os.environ["OPENAI_API_KEY"] == "real") is yields
+    assert ("OPENAI_BASE_URL" not in os.environ) is yields
+    assert (capsys.readouterr().err == "") is yields
     await endpoint.lightning_run_end("run-1", "failed")
     assert os.environ["OPENAI_API_KEY"] == "real"

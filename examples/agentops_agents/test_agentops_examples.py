@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,11 @@ FOLDER = Path(__file__).parent
 
 
 async def test_each_step_is_recorded_with_its_model_call_and_the_calls_have_their_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copy_with_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-    config = (FOLDER / "two_steps.yaml").read_text(encoding="utf-8")
     async with FakeEngine(["It's 41.", "It's 42."]) as engine:
-        (tmp_path / "two_steps.py").write_text((FOLDER / "two_steps.py").read_text(encoding="utf-8"))
-        (tmp_path / "two_steps.yaml").write_text(config.replace("http://127.0.0.1:8000/v1", engine.url))
-        job = load_job(tmp_path / "two_steps.yaml")
+        job = load_job(copy_with_model(engine.url, "two_steps.py", "two_steps.yaml"))
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
         store = job.trainer.store
         (rollout,) = await store.query_rollouts()

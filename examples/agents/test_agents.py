@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ from lightning_core import InMemoryLightningStore, LitAgent, PromptTemplate, Tra
 from lightning_core.adapter import read_model_calls
 from lightning_core.config import load_job
 from lightning_core.runs import FitResult
+from lightning_core.store import LightningStore
+from lightning_core.types import Span
 
 FOLDER = Path(__file__).parent
 ADK_PYTHON = FOLDER.parents[1] / ".venv-adk/bin/python"
 PROGRAMS = f"{FOLDER.parents[1] / '.venv-adk/node_modules/.bin'}{os.pathsep}{os.environ['PATH']}"
 LIMIT = 40
+Copy = Callable[..., Path]
 TASK = {"question": "What is 6 times 7?", "answer": "42"}
 TOOL_CALL: dict[str, Any] = {
     "tool_calls": [
@@ -64,6 +68,16 @@ async def train(agent: LitAgent[Any], engine: FakeEngine) -> tuple[FitResult, In
         algorithm="baseline", store=store, llm_proxy=proxy_to(engine), initial_resources={"main_prompt": prompt}
     )
     return await trainer.fit_async(agent, [TASK]), store
+
+
+async def check_calls(store: LightningStore, last: str) -> list[Span]:
+    """Check that the only rollout has called a tool and then given its last answer; return its spans."""
+    (rollout,) = await store.query_rollouts()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    first, second = read_model_calls(spans)
+    assert first.finish_reason == "tool_calls"
+    assert list(second.response_token_ids or ()) == tokens_of(last)
+    return spans
 
 
 @pytest.mark.parametrize("example", sorted(FOLDER.glob("*_*.*")), ids=lambda each: each.name)
@@ -110,11 +124,7 @@ async def test_agent_of_a_framework_has_its_prompt_and_tool_and_is_recorded(
     assert result.metrics["train_reward"] == 1.0
     assert "Use the tool for every multiplication." in asked[0][0]["content"]
     assert [message["content"] for message in asked[1] if message["role"] == "tool"] == ["42"]
-    (rollout,) = await store.query_rollouts()
-    recorded = list(await store.query_spans(rollout.rollout_id))
-    first, second = read_model_calls(recorded)
-    assert first.finish_reason == "tool_calls"
-    assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
+    recorded = await check_calls(store, "It's 42.")
     assert spans <= {span.name for span in recorded}
     assert {each.args[0] for each in looked_up.call_args_list} == {"127.0.0.1"}, "it calls home"
 
@@ -137,41 +147,34 @@ async def test_agent_of_dspy_has_its_prompt_and_tool_and_is_recorded() -> None:
 
 
 @pytest.mark.skipif(not ADK_PYTHON.exists(), reason="Google ADK is tried by `make frameworks`")
-async def test_program_with_google_adk_has_its_prompt_and_tool_and_is_recorded(tmp_path: Path) -> None:
-    shutil.copy(FOLDER / "adk_agent.py", tmp_path)
-    config = (FOLDER / "adk_agent.yaml").read_text(encoding="utf-8")
+async def test_program_with_google_adk_has_its_prompt_and_tool_and_is_recorded(copy_with_model: Copy) -> None:
     async with FakeEngine([TOOL_CALL, "It's 42."]) as engine:
-        config = config.replace("http://127.0.0.1:8000/v1", engine.url).replace("adk/bin/python", str(ADK_PYTHON))
-        (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
-        job = load_job(tmp_path / "config.yaml")
+        config = copy_with_model(engine.url, "adk_agent.py", "adk_agent.yaml")
+        config.write_text(config.read_text(encoding="utf-8").replace("adk/bin/python", str(ADK_PYTHON)))
+        job = load_job(config)
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
         asked = [received.fields["messages"] for received in engine.received]
 
     assert result.metrics["train_reward"] == 1.0
     assert "Use the tool for every multiplication." in asked[0][0]["content"]
     assert ["42" in message["content"] for message in asked[1] if message["role"] == "tool"] == [True]
-    (rollout,) = await job.trainer.store.query_rollouts()
-    first, second = read_model_calls(list(await job.trainer.store.query_spans(rollout.rollout_id)))
-    assert first.finish_reason == "tool_calls"
-    assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
+    await check_calls(job.trainer.store, "It's 42.")
 
 
 @pytest.mark.parametrize(("library", "program"), [("inspect", "inspect_sample.py"), ("verifiers", "verifiers_task.py")])
 async def test_program_that_runs_a_task_of_a_library_has_its_score_and_is_recorded(
-    library: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: str, program: str, copy_with_model: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = os.environ.get(f"AGL_{library.upper()}_PYTHON")
     if python is None:
         pytest.skip(f"AGL_{library.upper()}_PYTHON does not name a Python that has it")
     monkeypatch.setenv("PATH", f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}")  # there may be a uv
-    shutil.copy(FOLDER / program, tmp_path)
     uv = json.dumps([name for name in os.environ if name.startswith("UV_")])
-    config = (FOLDER / f"{library}.yaml").read_text(encoding="utf-8")
-    config = config.replace("agent:\n", f"agent:\n  pass_variables: {uv}\n", 1)
     async with FakeEngine(["14", "It is 13."]) as engine:
-        config = config.replace("http://127.0.0.1:8000/v1", engine.url).replace(f"{library}/bin/python", python)
-        (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
-        job = load_job(tmp_path / "config.yaml")
+        config = copy_with_model(engine.url, program, f"{library}.yaml")
+        text = config.read_text(encoding="utf-8").replace("agent:\n", f"agent:\n  pass_variables: {uv}\n", 1)
+        config.write_text(text.replace(f"{library}/bin/python", python))
+        job = load_job(config)
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
         asked = [[message["content"] for message in received.fields["messages"]] for received in engine.received]
 
@@ -191,41 +194,24 @@ async def test_program_that_runs_a_task_of_a_library_has_its_score_and_is_record
     ],
 )
 async def test_coding_agent_has_its_prompt_and_tools_and_is_recorded(
-    script: str, program: str, tool: str, argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    script: str, program: str, tool: str, argument: str, monkeypatch: pytest.MonkeyPatch, copy_with_model: Copy
 ) -> None:
     if shutil.which(program, path=PROGRAMS) is None:
         pytest.skip(f"{program} is tried by `make frameworks`")
     monkeypatch.setenv("PATH", PROGRAMS)
-    shutil.copy(FOLDER / script, tmp_path)
-    config = (FOLDER / "claude_code.yaml").read_text(encoding="utf-8").replace("claude_code.sh", script)
     write = {"name": tool, "arguments": json.dumps({argument: "echo 42 >answer.txt"})}
     async with FakeEngine(
         [{"tool_calls": [{"id": "call-1", "type": "function", "function": write}]}, "Done."]
     ) as engine:
-        (tmp_path / "config.yaml").write_text(config.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
-        job = load_job(tmp_path / "config.yaml")
+        config = copy_with_model(engine.url, script, "claude_code.yaml")
+        config.write_text(config.read_text(encoding="utf-8").replace("claude_code.sh", script))
+        job = load_job(config)
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
         asked = [received.fields["messages"] for received in engine.received]
 
     assert result.metrics["train_reward"] == 1.0, result.failures
     assert "What is 6 times 7? Write only the result into the file answer.txt." in str(asked[0][-1]["content"])
-    (rollout,) = await job.trainer.store.query_rollouts()
-    first, second = read_model_calls(list(await job.trainer.store.query_spans(rollout.rollout_id)))
-    assert first.finish_reason == "tool_calls"
-    assert list(second.response_token_ids or ()) == tokens_of("Done.")
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
-async def test_shell_script_calls_its_model_and_reports_with_curl(tmp_path: Path) -> None:
-    async with FakeEngine(["It's 42."]) as engine:
-        for name in ("curl_agent.sh", "curl_agent.yaml"):
-            text = (FOLDER / name).read_text(encoding="utf-8")
-            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
-        job = load_job(tmp_path / "curl_agent.yaml")
-        result = await job.trainer.fit_async(job.agent, job.train_dataset)
-
-    assert result.metrics["train_reward"] == 0.5  # the second answer is 25
-    assert len(engine.received) == 2
+    await check_calls(job.trainer.store, "Done.")
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
@@ -239,13 +225,13 @@ async def test_shell_script_calls_its_model_and_reports_with_curl(tmp_path: Path
     ],
 )
 async def test_shell_script_looks_for_the_answer_in_what_the_model_says(
-    tmp_path: Path, said: str, answer: str, reward: float
+    copy_with_model: Copy, said: str, answer: str, reward: float
 ) -> None:
     async with FakeEngine([said]) as engine:
-        for name in ("curl_agent.sh", "curl_agent.yaml"):
-            text = (FOLDER / name).read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", engine.url)
-            (tmp_path / name).write_text(text.replace('"42"', f'"{answer}"').replace('"25"', f'"{answer}"'))
-        job = load_job(tmp_path / "curl_agent.yaml")
+        config = copy_with_model(engine.url, "curl_agent.sh", "curl_agent.yaml")
+        text = config.read_text(encoding="utf-8")
+        config.write_text(text.replace('"42"', f'"{answer}"').replace('"25"', f'"{answer}"'))
+        job = load_job(config)
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
 
     assert result.metrics["train_reward"] == reward
@@ -253,11 +239,9 @@ async def test_shell_script_looks_for_the_answer_in_what_the_model_says(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
-async def test_shell_script_is_trained_by_the_command(tmp_path: Path) -> None:
+async def test_shell_script_is_trained_by_the_command(copy_with_model: Copy, tmp_path: Path) -> None:
     async with FakeEngine(["It's 42."]) as engine:
-        for name in ("curl_agent.sh", "curl_agent.yaml"):
-            text = (FOLDER / name).read_text(encoding="utf-8")
-            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
+        copy_with_model(engine.url, "curl_agent.sh", "curl_agent.yaml")
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "lightning_core", "train", "curl_agent.yaml", "--output", "result.json"],
@@ -269,4 +253,6 @@ async def test_shell_script_is_trained_by_the_command(tmp_path: Path) -> None:
         )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads((tmp_path / "result.json").read_text())["metrics"]["train_reward"] == 0.5
+    metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
+    assert metrics["train_reward"] == 0.5  # the second answer is 25
+    assert len(engine.received) == 2

@@ -66,11 +66,7 @@ def test_the_calculator_works_out_an_expression(expression: str, value: float) -
         ("calculate", {"expression": "2 * (3 + 4)"}, "14"),
         ("calculate", {"expression": "1 / 3"}, "0.3333333333"),
         ("calculate", {"expression": "1 / 0"}, "error: float division by zero"),
-        (
-            "calculate",
-            {"expression": "9 ** 9"},
-            "error: an expression has numbers, + - * / and parentheses; got 9 ** 9",
-        ),
+        ("calculate", {"expression": "9 ** 9"}, "error: an expression has numbers, + - * / and parentheses; got 9 **"),
         ("calculate", {"expression": "open('x')"}, "error: an expression has numbers"),
         ("calculate", {"expression": "2 +"}, "error: an expression is like (16 - 3) * 2; got 2 +"),
         ("calculate", {"expression": "1+" * 200}, "error: an expression has at most 200 characters; got 400"),

@@ -1,10 +1,7 @@
 """The example runs on a real server, and what it did is there afterwards."""
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ pytest.importorskip("lightning_mongo", reason="this is about its store")
 
 from lightning_mongo import MongoLightningStore
 from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
+from whole_run import run
 
 
 @pytest.mark.slow
@@ -21,16 +19,7 @@ def test_the_config_trains_and_its_run_is_kept(tmp_path: Path) -> None:
     for name in ("config.yaml", "shouting.py", "words.json"):
         shutil.copy(Path(__file__).with_name(name), tmp_path)
     with Mongod() as mongod:
-        done = subprocess.run(
-            [sys.executable, "-m", "lightning_core", "train", "config.yaml", "--set", f"store.uri={mongod.uri}"],
-            cwd=tmp_path,
-            env={name: value for name, value in os.environ.items() if not name.startswith("AGL_")},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        run("-m", "lightning_core", "train", "config.yaml", "--set", f"store.uri={mongod.uri}", runs=tmp_path)
         assert asyncio.run(_statuses(mongod.uri)) == ["succeeded"] * 3
 
 

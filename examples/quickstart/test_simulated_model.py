@@ -69,13 +69,10 @@ def test_a_beam_search_raises_the_score_by_a_quarter(seed: int) -> None:
     assert score(best) >= score(FIRST) + 0.25
 
 
-def test_the_same_request_gets_the_same_reply_and_another_prompt_other_mistakes() -> None:
+def test_the_same_request_gets_the_same_reply_and_another_prompt_or_seed_other_mistakes() -> None:
     rewards = [reward(FIRST, order) for order in ORDERS]
     assert rewards == [reward(FIRST, order) for order in ORDERS]
     assert rewards != [reward(with_edits("Be polite."), order) for order in ORDERS]
-
-
-def test_the_seed_of_a_request_changes_the_mistakes() -> None:
     shown = [[LOOKS_UP.shown(f"prompt {number}", seed) for number in range(50)] for seed in (0, 1)]
     assert shown[0] != shown[1]
 

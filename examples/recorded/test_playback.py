@@ -25,33 +25,24 @@ def accuracy(template: str, questions: list[Question]) -> float:
 
 
 @pytest.mark.parametrize(
-    "instructions",
+    ("instructions", "asks"),
     [
-        "Think step by step.",
-        "Explain your reasoning before you answer.",
-        "Reply with the option alone.\nShow your work.",
-        "Do not answer before you have gone over it. Reason carefully.",
-        "Never rush. Work it out before you answer.",
+        ("Think step by step.", True),
+        ("Explain your reasoning before you answer.", True),
+        ("Reply with the option alone.\nShow your work.", True),
+        ("Do not answer before you have gone over it. Reason carefully.", True),
+        ("Never rush. Work it out before you answer.", True),
+        ("", False),
+        ("You are a helpful assistant.", False),
+        ("Do not explain your answer.", False),
+        ("Reply without any reasoning.", False),
+        ("There is no need to think step by step.", False),
+        ("Think step by step.\nReply with the answer only.", False),
+        ("Think step by step, but reply with the option alone.", False),
     ],
 )
-def test_a_prompt_that_asks_for_reasoning_is_seen(instructions: str) -> None:
-    assert asks_to_reason(instructions)
-
-
-@pytest.mark.parametrize(
-    "instructions",
-    [
-        "",
-        "You are a helpful assistant.",
-        "Do not explain your answer.",
-        "Reply without any reasoning.",
-        "There is no need to think step by step.",
-        "Think step by step.\nReply with the answer only.",
-        "Think step by step, but reply with the option alone.",
-    ],
-)
-def test_a_prompt_that_does_not_ask_for_reasoning_or_forbids_it_is_seen(instructions: str) -> None:
-    assert not asks_to_reason(instructions)
+def test_a_prompt_that_asks_for_reasoning_is_seen_and_one_that_forbids_it(instructions: str, asks: bool) -> None:
+    assert asks_to_reason(instructions) == asks
 
 
 def test_a_few_of_the_edits_ask_for_reasoning() -> None:

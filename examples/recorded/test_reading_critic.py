@@ -28,23 +28,21 @@ def critique_of(*runs: tuple[str, float | None]) -> str:
     return criticise(critic_request().fill_in(prompts=[PROMPT], other_prompts=[], experiments=experiments))
 
 
-def test_wrong_answers_that_are_bare_lack_a_way_to_them() -> None:
-    critique = critique_of(("(A)", 0.0), (LONG, 1.0), ("(C)", None))
+@pytest.mark.parametrize(
+    ("runs", "advice"),
+    [
+        ([("(A)", 0.0), (LONG, 1.0), ("(C)", None)], EDITS_BY_TOPIC["how to go about it"]),
+        ([(LONG, 0.0), (LONG, 1.0)], EDITS_BY_TOPIC["care"]),
+        ([(LONG * 10, 0.0), ("(A)", 1.0)], EDITS_BY_TOPIC["brevity"]),
+        ([("(A)", 1.0)], EDITS),
+        ([(LONG, 0.0)], EDITS),
+    ],
+    ids=["bare", "like right ones", "rambling", "nothing went wrong", "nothing to be seen"],
+)
+def test_wrong_answers_lack_what_they_show(runs: list[tuple[str, float | None]], advice: tuple[str, ...]) -> None:
+    critique = critique_of(*runs)
     assert critique.count("\n") == 0
-    assert advice_on(critique) == EDITS_BY_TOPIC["how to go about it"]
-
-
-def test_wrong_answers_that_look_like_right_ones_lack_care() -> None:
-    assert advice_on(critique_of((LONG, 0.0), (LONG, 1.0))) == EDITS_BY_TOPIC["care"]
-
-
-def test_wrong_answers_that_ramble_lack_brevity() -> None:
-    assert advice_on(critique_of((LONG * 10, 0.0), ("(A)", 1.0))) == EDITS_BY_TOPIC["brevity"]
-
-
-def test_where_nothing_went_wrong_or_nothing_is_to_be_seen_any_advice_may_help() -> None:
-    assert advice_on(critique_of(("(A)", 1.0))) == EDITS
-    assert advice_on(critique_of((LONG, 0.0))) == EDITS
+    assert advice_on(critique) == advice
 
 
 def test_the_right_answers_are_not_looked_at() -> None:

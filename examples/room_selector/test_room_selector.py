@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from whole_run import run
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
@@ -39,15 +40,13 @@ def test_the_agent_can_be_debugged(mode: str, shows: str, run_python: Callable[.
     assert shows in run_python("debug_room.py", mode)
 
 
-def test_an_unknown_mode_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "debug_room.py", "hooks"], cwd=HERE, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 1
-    assert "there is no mode 'hooks'" in done.stderr
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    assert "there is no mode 'hooks'" in run(HERE / "debug_room.py", "hooks", runs=tmp_path, status=1)
 
 
-def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(run_python: Callable[..., str]) -> None:
+def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(
+    run_python: Callable[..., str], tmp_path: Path
+) -> None:
     model, base_url = start("room_model.py", "0")
     store, url = start(*AGL, "store", "--port", "0")
     key = {"OPENAI_API_KEY": "local", "OPENAI_BASE_URL": base_url}
@@ -61,16 +60,8 @@ def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own(run_py
         assert "0.94  Of the free rooms" in printed
         assert printed.splitlines()[-1].startswith("best: Of the free rooms")
         assert worker.wait(timeout=60) == 0  # the run has ended
-        again = subprocess.run(
-            [sys.executable, "own_algorithm.py", url],
-            cwd=HERE,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert again.returncode == 1
-        assert "has ended; there is no more work; start `agl serve store`" in again.stderr
+        again = run(HERE / "own_algorithm.py", url, runs=tmp_path, status=1)
+        assert "has ended; there is no more work; start `agl serve store`" in again
     finally:
         for process in (worker, store, model):
             process.terminate()

@@ -30,10 +30,7 @@ def test_every_right_query_has_rows_and_is_right(question: Question) -> None:
         ("SELECT name FROM singers", False),
         ("", False),
         ("DELETE FROM singer", False),
-        (
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'Ada Moreau' FROM n LIMIT 5000",
-            False,
-        ),
+        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT 'Ada Moreau' FROM n LIMIT 5000", False),
     ],
 )
 def test_execution_accuracy_compares_rows_and_not_texts(query: str, is_right: bool) -> None:
@@ -68,10 +65,6 @@ def test_a_right_query_that_fails_is_not_an_answer_that_is_wrong() -> None:
         same_rows("pets", "SELECT 1", "SELECT * FROM cats")
 
 
-def test_equal_numbers_are_the_same_whatever_their_type() -> None:
-    assert same_rows("pets", "SELECT COUNT(*) * 1.0 FROM pet", "SELECT COUNT(*) FROM pet")
-
-
 def test_rows_beyond_a_thousand_are_not_read() -> None:
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {}) SELECT i FROM n"
     assert same_rows("pets", numbers.format(1000), numbers.format(1000))
@@ -79,7 +72,8 @@ def test_rows_beyond_a_thousand_are_not_read() -> None:
         same_rows("pets", "SELECT 1", numbers.format(1001))
 
 
-def test_the_order_counts_where_the_right_query_sorts() -> None:
+def test_the_order_counts_where_the_right_query_sorts_and_the_type_of_a_number_does_not() -> None:
+    assert same_rows("pets", "SELECT COUNT(*) * 1.0 FROM pet", "SELECT COUNT(*) FROM pet")
     assert not same_rows("pets", "SELECT name FROM student", "SELECT name FROM student ORDER BY age")
 
 
@@ -99,18 +93,14 @@ async def test_a_query_is_rewritten_until_the_check_agrees_or_the_turns_end(
     verdict: str, fence: str, nodes: list[str]
 ) -> None:
     def model(request: ChatRequest) -> str:
-        return (
-            verdict
-            if "End with CORRECT" in request.prompt
-            else f"{fence}SELECT COUNT(*) FROM singer -- half: \ud83d\n```"
-        )
+        if "End with CORRECT" in request.prompt:
+            return verdict
+        return f"{fence}SELECT COUNT(*) FROM singer -- half: \ud83d\n```"
 
     store = InMemoryLightningStore()
     async with serve(model) as url:
-        resources: NamedResources = {
-            "llm": LLM(endpoint=url, model="small"),
-            "prompt": PromptTemplate(template="{schema} {question}"),
-        }
+        prompt = PromptTemplate(template="{schema} {question}")
+        resources: NamedResources = {"llm": LLM(endpoint=url, model="small"), "prompt": prompt}
         trainer = Trainer(algorithm="baseline", store=store, reward=execution_accuracy, initial_resources=resources)
         result = await trainer.fit_async(answer, [dict(QUESTIONS[0])])
     assert result.metrics["train_reward"] == 1.0

@@ -1,5 +1,6 @@
 """The example of this folder, unchanged, against a model's server of this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,12 @@ from lightning_core.config import load_job
 
 pytest.importorskip("lightning_weave")
 
-FOLDER = Path(__file__).parent
 
-
-async def test_functions_and_model_calls_are_recorded_and_each_counts_once(tmp_path: Path) -> None:
+async def test_functions_and_model_calls_are_recorded_and_each_counts_once(
+    copy_with_model: Callable[..., Path],
+) -> None:
     async with FakeEngine(["It's 42."]) as engine:
-        for name in ("weave_agent.py", "config.yaml"):
-            text = (FOLDER / name).read_text(encoding="utf-8")
-            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
-        job = load_job(tmp_path / "config.yaml")
+        job = load_job(copy_with_model(engine.url, "weave_agent.py", "config.yaml"))
         result = await job.trainer.fit_async(job.agent, job.train_dataset)
         store = job.trainer.store
 

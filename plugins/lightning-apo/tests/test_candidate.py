@@ -21,18 +21,23 @@ def test_a_score_is_the_mean_of_the_rewards_without_the_lost_samples() -> None:
     assert candidate(0).score is None
 
 
-def ranked(*candidates: Candidate) -> list[int]:
-    return [each.number for each in best_first(candidates, candidates)]
-
-
-def test_the_best_comes_first_and_the_older_one_of_equals() -> None:
-    worst, older, newer, best = candidate(0, 0.1), candidate(1, 0.5), candidate(2, 0.5), candidate(3, 0.9)
-    assert ranked(newer, worst, best, older) == [3, 1, 2, 0]
-
-
-def test_a_candidate_that_lost_everything_is_no_candidate_any_more() -> None:
-    assert ranked(candidate(1, None, None), candidate(0, 0.0)) == [0]
-    assert ranked(candidate(1, None, None)) == []
+@pytest.mark.parametrize(
+    ("rewards", "order"),
+    [
+        pytest.param({2: [0.5], 0: [0.1], 3: [0.9], 1: [0.5]}, [3, 1, 2, 0], id="the older one of equals is first"),
+        pytest.param({1: [None, None], 0: [0.0]}, [0], id="one that lost everything is none any more"),
+        pytest.param({1: [None, None]}, [], id="the only one lost everything"),
+        pytest.param({1: [1.0, None, None], 0: [0.0] * 3}, [0, 1], id="little is known of the first"),
+        # The usual rewards are 2/3 twice, then 1/2: the advantages are (2 x 1/3) / 10 and (2 x 1/3 + 8 x 1/2) / 18.
+        pytest.param({0: [1.0] * 2, 1: [1.0] * 10, 2: [0.0] * 10}, [1, 0, 2], id="lucky twice, or good often"),
+        # On the two samples of all, the first was right twice and the second once; 98 others are the first's alone.
+        pytest.param({1: [1.0, 0.0], 2: [0.0] * 2, 0: [1.0] * 2 + [0.8] * 98}, [0, 1, 2], id="tried on alone"),
+        pytest.param({0: [0.5]}, [0], id="alone"),
+    ],
+)
+def test_the_best_comes_first(rewards: dict[int, list[float | None]], order: list[int]) -> None:
+    candidates = [candidate(number, *each) for number, each in rewards.items()]
+    assert [each.number for each in best_first(candidates, candidates)] == order
 
 
 def test_losing_the_hard_samples_is_no_gain_over_one_that_gets_them_right() -> None:
@@ -40,24 +45,8 @@ def test_losing_the_hard_samples_is_no_gain_over_one_that_gets_them_right() -> N
     better = candidate(2, 1.0, 1.0, 1.0, 0.0)
     assert coward.score is not None
     assert coward.score.mean == 1.0
-    assert ranked(coward, first, better)[0] == 2
-
-
-def test_a_candidate_of_which_little_is_known_is_behind_the_others() -> None:
-    assert ranked(candidate(1, 1.0, None, None), candidate(0, 0.0, 0.0, 0.0)) == [0, 1]
-
-
-def test_one_that_was_lucky_twice_does_not_pass_one_that_is_good_often() -> None:
-    # The usual rewards are 2/3 twice, then 1/2: the advantages are (2 x 1/3) / 10 and (2 x 1/3 + 8 x 1/2) / 18.
-    lucky, good, poor = candidate(0, 1.0, 1.0), candidate(1, *[1.0] * 10), candidate(2, *[0.0] * 10)
-    assert ranked(lucky, good, poor) == [1, 0, 2]
-
-
-def test_samples_that_one_was_tried_on_alone_say_nothing() -> None:
-    """On the two samples of all, the first was right twice and the second once; 98 others are the first's alone."""
-    first, edit, poor = candidate(0, *[1.0] * 2, *[0.8] * 98), candidate(1, 1.0, 0.0), candidate(2, 0.0, 0.0)
-    assert ranked(edit, poor, first) == [0, 1, 2]
-    assert ranked(candidate(0, 0.5)) == [0]
+    candidates = [coward, first, better]
+    assert best_first(candidates, candidates)[0] is better
 
 
 @pytest.mark.parametrize("n", [6, 20, 33])
@@ -75,16 +64,26 @@ def test_a_gain_that_is_none_is_proven_in_less_than_one_of_twenty_runs(n: int, c
     assert found <= 0.05
 
 
-def test_a_clear_gain_is_proven() -> None:
-    assert proves_gain([0.0] * 20, [1.0] * 10 + [0.0] * 10)
-    assert not proves_gain([0.0] * 20, [1.0] * 2 + [0.0] * 18)
-    assert not proves_gain([], [])
-
-
-def test_losing_the_samples_that_would_be_wrong_proves_nothing() -> None:
-    assert not proves_gain([1.0, 0.0] * 30, [1.0, None] * 30)
-    assert not proves_gain([0.0, None] * 30, [0.0, 1.0] * 30)
-    assert not proves_gain([-5.0, 0.0] * 30, [0.0, None] * 30)
+@pytest.mark.parametrize(
+    ("before", "after", "is_proven"),
+    [
+        ([0.0] * 20, [1.0] * 10 + [0.0] * 10, True),
+        ([0.0] * 20, [1.0] * 2 + [0.0] * 18, False),
+        ([], [], False),
+        # Losing the samples that would be wrong proves nothing.
+        ([1.0, 0.0] * 30, [1.0, None] * 30, False),
+        ([0.0, None] * 30, [0.0, 1.0] * 30, False),
+        ([-5.0, 0.0] * 30, [0.0, None] * 30, False),
+        # Lost samples are taken at their worst.
+        ([0.0] * 4, [1.0] * 4, True),
+        ([0.0] * 7, [1.0] * 4 + [None] * 3, False),
+        ([None] * 3 + [0.0] * 4, [1.0] * 7, False),
+    ],
+)
+def test_a_clear_gain_is_proven_and_none_by_samples_that_were_lost(
+    before: list[float | None], after: list[float | None], is_proven: bool
+) -> None:
+    assert proves_gain(before, after) == is_proven
 
 
 def test_two_candidates_are_compared_on_the_samples_that_both_have() -> None:
@@ -102,9 +101,3 @@ def test_a_sample_that_one_of_two_was_not_tried_on_is_not_lost() -> None:
 
 def test_candidates_without_a_common_sample_cannot_be_compared() -> None:
     assert compare(candidate(1, 1.0, None), candidate(0, None, 1.0)) is None
-
-
-def test_lost_samples_are_taken_at_their_worst_in_a_proof() -> None:
-    assert proves_gain([0.0] * 4, [1.0] * 4)
-    assert not proves_gain([0.0] * 7, [1.0] * 4 + [None] * 3)
-    assert not proves_gain([None] * 3 + [0.0] * 4, [1.0] * 7)

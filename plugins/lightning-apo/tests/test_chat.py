@@ -27,10 +27,7 @@ MALFORMED = {
     "a list": ("[1]", "did not reply with a chat completion"),
     "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "gave no text"),
     "white space": (choices({"message": {"role": "assistant", "content": " \n"}}), "gave no text"),
-    "no content": (
-        choices({"message": {"role": "assistant"}, "finish_reason": "stop"}),
-        "gave no text",
-    ),
+    "no content": (choices({"message": {"role": "assistant"}, "finish_reason": "stop"}), "gave no text"),
 }
 
 

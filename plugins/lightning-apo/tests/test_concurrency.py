@@ -4,20 +4,6 @@ import pytest
 from lightning_apo.growth import concurrently
 
 
-async def test_results_come_in_the_order_given() -> None:
-    last_is_done = asyncio.Event()
-
-    async def first() -> str:
-        await last_is_done.wait()
-        return "first"
-
-    async def last() -> str:
-        last_is_done.set()
-        return "last"
-
-    assert await concurrently([first(), last()]) == ["first", "last"]
-
-
 async def test_one_failure_ends_the_others_and_is_raised_as_it_is() -> None:
     ended = []
 

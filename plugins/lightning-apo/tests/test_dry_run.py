@@ -41,21 +41,21 @@ def train(folder: Path, text: str, *options: str) -> Result:
     return CliRunner().invoke(agl, ["train", "config.yaml", *options])
 
 
+@pytest.mark.parametrize(
+    ("config", "status", "error"),
+    [
+        (CONFIG, 2, "config.yaml:3: algorithm: apo improves the prompt templates of the initial"),
+        (CONFIG + PROMPT, 1, "apo asks models to improve the prompt, and has no key for them; set OPENAI_API"),
+    ],
+    ids=["no prompt", "no key"],
+)
 @pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "run"])
-def test_a_missing_prompt_is_wrong_use_and_nothing_is_run(folder: Path, options: tuple[str, ...]) -> None:
-    result = train(folder, CONFIG, *options)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: config.yaml:3: algorithm: apo improves the prompt templates of the initial")
-    assert not (folder / "runs").exists()
-
-
-@pytest.mark.parametrize("options", [("--dry-run",), ()], ids=["dry run", "run"])
-def test_a_missing_key_is_told_before_a_run(folder: Path, options: tuple[str, ...]) -> None:
-    result = train(folder, CONFIG + PROMPT, *options)
-    assert result.exit_code == 1
-    assert result.stderr.startswith(
-        "Error: apo asks models to improve the prompt, and has no key for them; set OPENAI_API"
-    )
+def test_what_is_missing_is_told_before_a_run(
+    folder: Path, options: tuple[str, ...], config: str, status: int, error: str
+) -> None:
+    result = train(folder, config, *options)
+    assert result.exit_code == status
+    assert result.stderr.startswith(f"Error: {error}")
     assert "agl resume" not in result.output
     assert not (folder / "runs").exists()
 

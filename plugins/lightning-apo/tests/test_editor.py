@@ -13,10 +13,7 @@ PARENT = PromptTemplate(template="Answer {question} in {language}.")
         ("```\nAnswer {q}.\n```", "Answer {q}."),
         ("\n```text\nAnswer\n\n{q}.\n```\n", "Answer\n\n{q}."),
         ("````\nAnswer\n```\n{q}\n```\n````", "Answer\n```\n{q}\n```"),
-        (
-            "```\nan example\n```\nAnswer {q}.\n```\nanother\n```",
-            "```\nan example\n```\nAnswer {q}.\n```\nanother\n```",
-        ),
+        ("```\na\n```\nAnswer {q}.\n```\nb\n```", "```\na\n```\nAnswer {q}.\n```\nb\n```"),
         ("<prompt_template>\nAnswer {q}.\n</prompt_template>", "Answer {q}."),
         ("```\n```", "```\n```"),
     ],

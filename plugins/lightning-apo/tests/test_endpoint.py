@@ -41,12 +41,6 @@ def test_a_client_and_options_for_one_are_refused() -> None:
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize(("option", "value"), [("base_url", " "), ("api_key", "")])
-def test_an_endpoint_option_that_is_no_text_is_refused(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{option} is empty"):
-        APO(**{option: value})
-
-
 async def test_no_more_than_eight_requests_are_under_way_at_once(models: ToyModels) -> None:
     under_way = peak = 0
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from lightning_apo import APO
 from toy_models import ToyModels
-from toy_run import OPTIONS, VAL, ToyRun, fit, succeed_where_easy
+from toy_run import VAL, ToyRun, fit, search, succeed_where_easy
 
 from lightning_core.errors import NoRewards
 
@@ -38,10 +37,7 @@ async def test_a_round_without_any_reward_is_lost_and_the_search_goes_on(
 
 
 async def test_a_lost_round_is_held_against_no_prompt(models: ToyModels) -> None:
-    async with models.client() as client:
-        algorithm = APO(client, **{**OPTIONS, "beam_rounds": 2})
-        await Outage(models, 2).run.fit(algorithm)
-    history = algorithm.get_result().history
+    history = (await search(Outage(models, 2).run, models, beam_rounds=2)).get_result().history
     measured = [candidate for candidate in history if len(candidate.rewards) == len(VAL)]
     assert all(None not in candidate.rewards.values() for candidate in history)
     assert any(candidate.round_number == 1 for candidate in measured), "the outage threw it out of the beam"

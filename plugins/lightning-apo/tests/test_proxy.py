@@ -131,16 +131,8 @@ async def test_models_that_the_proxy_does_not_serve_are_asked_directly(
 @pytest.mark.parametrize(
     ("own", "names", "message"),
     [
-        (
-            {},
-            ["small", "critic"],
-            r"the model proxy does not see the calls that apo makes to critic and editor \(it serves small, critic\)",
-        ),
-        (
-            {"api_key": "k"},
-            ["critic", "editor"],
-            "the budget limits calls, .*: put these into the model_list, and",
-        ),
+        ({}, ["small", "critic"], r"does not see the calls .* to critic and editor \(it serves small, critic\)"),
+        ({"api_key": "k"}, ["critic", "editor"], "the budget limits calls, .*: put these into the model_list, and"),
     ],
 )
 async def test_a_budget_that_could_not_count_the_search_is_refused(

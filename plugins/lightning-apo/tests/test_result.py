@@ -1,28 +1,19 @@
 """What a run says of how sure it is, and on which samples it learns and chooses."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from lightning_apo import APO
 from toy_models import ToyModels, edit_by_lot
-from toy_run import FIRST, HELD, OPTIONS, TRAIN, VAL, ToyRun, fit
+from toy_run import FIRST, HELD, TRAIN, VAL, ToyRun, fit, search
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
-
-
-async def result_of(run: ToyRun, models: ToyModels, **options: Any) -> APO:
-    async with models.client() as client:
-        algorithm = APO(client, **{**OPTIONS, **options})
-        await run.fit(algorithm)
-        return algorithm
 
 
 async def test_the_result_carries_its_interval_the_paired_difference_and_the_number_of_samples(
     models: ToyModels,
 ) -> None:
     run = ToyRun()
-    algorithm = await result_of(run, models)
+    algorithm = await search(run, models)
     assert {step["val_reward_low"] for step in run.steps} == {None}  # of samples that chose the best of each step
     result = algorithm.get_result()
     # Only these two were tried on the held samples.
@@ -44,7 +35,7 @@ async def test_the_result_carries_its_interval_the_paired_difference_and_the_num
 
 async def test_a_run_that_finds_nothing_better_has_no_gain(models: ToyModels) -> None:
     models.edit = lambda template, seed: f"Be polite.\n{template}"
-    algorithm = await result_of(ToyRun(), models)
+    algorithm = await search(ToyRun(), models)
     result = algorithm.get_result()
     assert result.gain is None
     assert algorithm.get_best_prompt().template == FIRST
@@ -64,7 +55,7 @@ async def test_samples_that_are_in_both_datasets_make_no_edit(
 
 async def test_rejections_are_counted_by_reason(models: ToyModels) -> None:
     models.edit = lambda template, seed: "Answer." if seed % 2 else "{question} {extra}"
-    algorithm = await result_of(ToyRun(), models, beam_rounds=1)
+    algorithm = await search(ToyRun(), models, beam_rounds=1)
     result = algorithm.get_result()
     assert set(result.rejections) == {"placeholder 'question' is missing", "placeholder 'extra' is new"}
     assert sum(result.rejections.values()) == result.counts["rejected"] == 6

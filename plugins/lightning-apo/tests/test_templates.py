@@ -14,24 +14,17 @@ ALL = "{% for each in prompts %}<prompt_template>\n{{ each.template }}\n</prompt
 
 
 async def test_a_critic_template_of_ones_own_is_used(models: ToyModels) -> None:
-    await fit(
-        ToyRun(),
-        models,
-        beam_rounds=1,
-        critic_template="Kritisiere: " + ALL + "{% for each in experiments %} {{ each.reward }}{% endfor %}",
-    )
-    assert all(
-        text.startswith("Kritisiere: <prompt_template>\nAnswer the question.") for text in models.texts("critic")
-    )
+    template = "Kritisiere: " + ALL + "{% for each in experiments %} {{ each.reward }}{% endfor %}"
+    await fit(ToyRun(), models, beam_rounds=1, critic_template=template)
+    begin = "Kritisiere: <prompt_template>\nAnswer the question."
+    assert all(text.startswith(begin) for text in models.texts("critic"))
     assert all(text.startswith("You improve") for text in models.texts("editor"))
 
 
 async def test_an_editor_template_may_be_a_file(models: ToyModels, tmp_path: Path) -> None:
     file = tmp_path / "editor.jinja"
-    file.write_text(
-        "Ändere <prompt_template>\n{{ prompt.template }}\n</prompt_template> {{ critique | without_marks }}",
-        encoding="utf-8",
-    )
+    template = "Ändere <prompt_template>\n{{ prompt.template }}\n</prompt_template> {{ critique | without_marks }}"
+    file.write_text(template, encoding="utf-8")
     await fit(ToyRun(), models, beam_rounds=1, editor_template=str(file))
     assert all(text.startswith("Ändere") for text in models.texts("editor"))
     APO(editor_template=file)

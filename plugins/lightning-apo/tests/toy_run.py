@@ -82,6 +82,14 @@ class ToyRun:
         return {template for of_mode, template, _ in self.rollouts if of_mode == mode}
 
 
+async def search(run: ToyRun, models: ToyModels, **options: Any) -> APO:
+    """Fit, and return what has searched."""
+    async with models.client() as client:
+        algorithm = APO(client, **{**OPTIONS, **options})
+        await run.fit(algorithm)
+        return algorithm
+
+
 async def fit(run: ToyRun, models: ToyModels, **options: Any) -> FitResult:
     async with models.client() as client:
         return await run.fit(APO(client, **{**OPTIONS, **options}))

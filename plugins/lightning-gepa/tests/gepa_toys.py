@@ -1,12 +1,15 @@
 """A model that rewrites prompts by lot, and a toy run: the trainer, its store and its runners, and an agent."""
 
+import json
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from aiohttp import web
 from lightning_gepa import GEPA
 
 from lightning_core import FitResult, NamedResources, PromptTemplate, Trainer, emit_message, rollout
@@ -106,3 +109,40 @@ class ToyRun:
             stop_on_identical_failures=False,
         )
         return await trainer.fit_async(agent, self.train, val_dataset=self.val, test_dataset=self.test)
+
+    @property
+    def found(self) -> Any:
+        """What the last search found."""
+        assert self.gepa is not None
+        return self.gepa.get_result()
+
+
+class Models:
+    """An endpoint whose model `small` repeats what it is told, and every other one rewrites prompts by lot."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.url = ""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._complete)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+            yield self.url
+        finally:
+            await runner.cleanup()
+
+    async def _complete(self, http_request: web.Request) -> web.Response:
+        request = json.loads(await http_request.read())
+        self.requests.append(request)
+        text = request["messages"][0]["content"]
+        said = text if request["model"] == "small" else edit_by_lot(text, request["seed"])
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+        answered = {"id": f"answer {len(self.requests)}", "object": "chat.completion", "created": 0}
+        return web.json_response({**answered, "model": request["model"], "choices": [choice], "usage": usage})

@@ -18,8 +18,7 @@ from lightning_core.types import AttemptedRollout
 async def test_a_better_prompt_is_found_and_is_the_latest_version() -> None:
     run = ToyRun()
     result = await run.fit(max_metric_calls=200)
-    assert run.gepa is not None
-    found = run.gepa.get_result()
+    found = run.found
     best = found.best_prompts["main"]
     assert quality(best.template) > quality(FIRST)
     assert found.gain is not None
@@ -86,8 +85,7 @@ async def test_proposals_of_an_iteration_are_made_and_tried_at_once() -> None:
 async def test_each_candidate_is_a_version_with_its_parent() -> None:
     run = ToyRun()
     await run.fit(max_metric_calls=120)
-    assert run.gepa is not None
-    history = run.gepa.get_result().history
+    history = run.found.history
     versions = {each.resources_id: each for each in await run.store.query_resources()}
     assert len(versions) == len(history) > 3
     assert versions[history[0].resources_id].parent_id is None
@@ -128,22 +126,19 @@ async def test_the_model_reads_why_a_run_failed() -> None:
     assert result.metrics["val_reward"] == 0.5
 
 
+PROMPTS = {"plan": PromptTemplate(template="Plan: {question}"), "answer": PromptTemplate(template="Say: {question}")}
+
+
 async def test_several_prompts_are_tuned_at_once() -> None:
-    prompts = {
-        "plan": PromptTemplate(template="Plan: {question}"),
-        "answer": PromptTemplate(template="Say: {question}"),
-    }
-    run = ToyRun(resources={**prompts})
+    run = ToyRun(resources={**PROMPTS})
     await run.fit(max_metric_calls=300)
-    assert run.gepa is not None
-    history = run.gepa.get_result().history
-    for name in prompts:
-        assert {each.texts[name] for each in history} > {prompts[name].template}
-    together = ToyRun(resources={**prompts})
+    history = run.found.history
+    for name in PROMPTS:
+        assert {each.texts[name] for each in history} > {PROMPTS[name].template}
+    together = ToyRun(resources={**PROMPTS})
     await together.fit(module_selector="all")
-    assert together.gepa is not None
-    first, second, *_ = together.gepa.get_result().history
-    assert all(first.texts[name] != second.texts[name] for name in prompts)
+    first, second, *_ = together.found.history
+    assert all(first.texts[name] != second.texts[name] for name in PROMPTS)
 
 
 async def test_prompts_of_two_candidates_are_merged(caplog: pytest.LogCaptureFixture) -> None:
@@ -159,19 +154,15 @@ async def test_prompts_of_two_candidates_are_merged(caplog: pytest.LogCaptureFix
         return f"```\n{current[1]} {'First' if 'Plan' in current[1] else 'Second'}\n```"
 
     caplog.set_level(logging.DEBUG, logger="lightning_gepa")
-    prompts = {
-        "plan": PromptTemplate(template="Plan: {question}"),
-        "answer": PromptTemplate(template="Say: {question}"),
-    }
-    run = ToyRun(client=Client(add_the_word), resources={**prompts}, reward=reward)
+    run = ToyRun(client=Client(add_the_word), resources={**PROMPTS}, reward=reward)
     result = await run.fit(max_metric_calls=300, use_merge=True, n_proposals=4, seed=2)
     assert "Merged programs 1 and 2 via ancestor 0" in caplog.text
     assert result.metrics["val_reward"] == 1.0
-    history = _history(run)
+    history = run.found.history
     assert dict(history[3].texts) == {"plan": "Plan: {question} First", "answer": "Say: {question} Second"}
     assert [each.parent for each in history] == [None, 0, 0, 1]
     # gepa itself raises where the ancestor's mean is 0.
-    never = ToyRun(client=Client(add_the_word), resources={**prompts}, reward=lambda text, task: float("F" in text))
+    never = ToyRun(client=Client(add_the_word), resources={**PROMPTS}, reward=lambda text, task: float("F" in text))
     assert (await never.fit(use_merge=True, n_proposals=4)).metrics["val_reward"] == 1.0
 
 
@@ -188,8 +179,7 @@ async def test_a_text_that_cannot_be_used_costs_no_rollout(text: str, counted: s
     result = await run.fit(max_metric_calls=40)
     assert {template for _, template, _ in run.rollouts} == {FIRST}
     assert result.metrics[counted] == result.metrics["reflection_calls"] == 10
-    assert run.gepa is not None
-    assert run.gepa.get_result().rejections == ({} if reason is None else {reason: 10})
+    assert run.found.rejections == ({} if reason is None else {reason: 10})
 
 
 async def test_an_answer_that_is_cut_off_is_a_lost_proposal() -> None:
@@ -294,11 +284,6 @@ async def test_a_cancelled_search_leaves_no_thread(nothing_left_running: None) -
     with pytest.raises(asyncio.CancelledError):
         await fitting
     assert not any(thread.name == "gepa" and thread.is_alive() for thread in threading.enumerate())
-
-
-def _history(run: ToyRun) -> Any:
-    assert run.gepa is not None
-    return run.gepa.get_result().history
 
 
 async def test_the_best_of_many_has_no_interval_on_the_samples_that_it_was_chosen_on() -> None:

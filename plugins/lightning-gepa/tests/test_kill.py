@@ -4,15 +4,11 @@ import asyncio
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from gepa_toys import edit_by_lot
+from gepa_toys import Models
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.algorithm.own_calls import is_of_algorithm
@@ -56,35 +52,6 @@ CONFIG: dict[str, Any] = {
     "val_dataset": [f"validation {number}" for number in range(6)],
     "test_dataset": [f"held out {number}" for number in range(4)],
 }
-
-
-class Model:
-    """Rewrites prompts, and counts the requests that it gets."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._complete)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        finally:
-            await runner.cleanup()
-
-    async def _complete(self, http_request: web.Request) -> web.Response:
-        request = json.loads(await http_request.read())
-        text = request["messages"][0]["content"]
-        self.requests[f"{request['seed']} {text}"] += 1
-        message = {"role": "assistant", "content": edit_by_lot(text, request["seed"])}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return web.json_response(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        )
 
 
 async def run_agl(folder: Path, url: str, *arguments: str, end: str = "0 SIGKILL") -> tuple[int, str]:
@@ -132,7 +99,7 @@ async def test_a_run_that_was_killed_and_interrupted_ends_as_if_it_had_not_been(
         folder.mkdir()
         (folder / "killed.py").write_text(AGENT)
         (folder / "config.yaml").write_text(json.dumps(CONFIG))
-    models = {name: Model() for name in folders}
+    models = {name: Models() for name in folders}
     async with models["whole"].serving() as url:
         code, output = await run_agl(folders["whole"], url, "train", "config.yaml")
         assert code == 0, output
@@ -157,6 +124,10 @@ async def test_a_run_that_was_killed_and_interrupted_ends_as_if_it_had_not_been(
     assert works[0] == works[1]
     assert {each.status for each in rollouts} == {"succeeded"}
     # At most what was asked when the run was ended was asked again.
-    assert set(models["killed"].requests) == set(models["whole"].requests)
-    assert models["killed"].requests.total() <= models["whole"].requests.total() + 4
+    asked = {
+        name: [f"{each['seed']} {each['messages'][0]['content']}" for each in model.requests]
+        for name, model in models.items()
+    }
+    assert set(asked["killed"]) == set(asked["whole"])
+    assert len(asked["killed"]) <= len(asked["whole"]) + 4
     assert not list(killed.path.rglob("*.bin"))

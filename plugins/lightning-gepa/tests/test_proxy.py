@@ -1,12 +1,10 @@
 """The model that rewrites prompts behind the run's model proxy, and in its budget."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from aiohttp import web
-from gepa_toys import FIRST, TRAIN, VAL, edit_by_lot, succeed_where_easy
+from gepa_toys import FIRST, TRAIN, VAL, Models, succeed_where_easy
 from lightning_gepa import GEPA
 from lightning_proxy.openai_backend import OpenAIBackend
 from openai import AsyncOpenAI
@@ -15,43 +13,11 @@ from lightning_core import LLM, FitResult, InMemoryLightningStore, PromptTemplat
 from lightning_core.registry import default_registry
 
 
-class Models:
-    """Answers as the models named `editor` and `small`, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.url = ""
-
-    async def complete(self, http_request: web.Request) -> web.Response:
-        request = json.loads(await http_request.read())
-        self.requests.append(request)
-        text = request["messages"][0]["content"]
-        said = edit_by_lot(text, request["seed"]) if request["model"] == "editor" else text
-        return web.json_response(
-            {
-                "id": f"answer {len(self.requests)}",
-                "object": "chat.completion",
-                "created": 0,
-                "model": request["model"],
-                "choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
-            }
-        )
-
-
 @pytest.fixture
 async def models() -> AsyncIterator[Models]:
-    serving = Models()
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", serving.complete)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        serving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        yield serving
-    finally:
-        await runner.cleanup()
+    models = Models()
+    async with models.serving():
+        yield models
 
 
 @pytest.fixture(autouse=True)

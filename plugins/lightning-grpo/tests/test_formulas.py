@@ -123,12 +123,10 @@ def _of_trl(module: Any, inputs: dict[str, Any], now: torch.Tensor, kind: str) -
 def test_rows_of_one_rollout_share_its_weight_and_padding_has_none() -> None:
     """Worked by hand: two rollouts, the first in two rows with one and three tokens."""
     masks = [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="rollout"))
-    assert list(found.values()) == pytest.approx([1 / 8, 1 / 8, 1 / 4])
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="token"))
-    assert list(found.values()) == pytest.approx([1 / 6] * 3)
-    found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss="constant", max_tokens=10))
-    assert list(found.values()) == pytest.approx([1 / 20] * 3)
+    expected = {"rollout": [1 / 8, 1 / 8, 1 / 4], "token": [1 / 6] * 3, "constant": [1 / 20] * 3}
+    for loss, weights in expected.items():
+        found = token_weights(["0_0_0", "0_0_1", "0_1_0"], masks, options=told(loss=loss, max_tokens=10))
+        assert list(found.values()) == pytest.approx(weights)
 
 
 @given(st.floats(-30, 0), st.floats(-30, 0))

@@ -33,23 +33,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
     ({"learning_rate": float("inf")}, "grpo: learning_rate is inf; it has to be a finite number"),
     ({"learning": {"on_failure": float("nan")}}, "learning: on_failure is .*; it has to be 'drop' or a finite number"),
-    (
-        {"learning": {"overlong_penalty": 2.0}},
-        "overlong_penalty is 2.0: it has an effect with overlong_buffer only",
-    ),
-    (
-        {"learning": {"overlong_buffer": 2048}},
-        "overlong_buffer is 2048: it is the last part of the 2048 tokens",
-    ),
-    (
-        {"learning": {"overlong_buffer": 8, "credit": "per_call"}},
-        "learning.overlong_buffer is 8: it lowers the reward of a whole rollout; set credit=final",
-    ),
+    ({"learning": {"overlong_penalty": 2.0}}, "overlong_penalty is 2.0: it has an effect with overlong_buffer only"),
+    ({"learning": {"overlong_buffer": 2048}}, "overlong_buffer is 2048: it is the last part of the 2048 tokens"),
+    ({"learning": {"overlong_buffer": 8, "credit": "per_call"}}, "learning.overlong_buffer is 8: it lowers the reward"),
     ({"learning": {"credits": "final"}}, "learning has no option 'credits'; .*Did you mean 'credit'"),
-    (
-        {"learning": {"call_discount": 0.5}},
-        "call_discount is 0.5: it has an effect with credit=discounted only",
-    ),
+    ({"learning": {"call_discount": 0.5}}, "call_discount is 0.5: it has an effect with credit=discounted only"),
 ]
 
 

@@ -106,10 +106,13 @@ def test_interrupted_it_keeps_the_best_weights_and_the_comparison(model: str, tm
     assert "n=4" in before
 
 
-def test_a_budget_that_is_used_up_leaves_the_newest_model(model: str, tmp_path: Path) -> None:
+def budget(calls: int) -> tuple[str, str]:
     judge = {"model_name": "judge", "litellm_params": {"model": "openai/judge"}}
-    budget = json.dumps({"budget": {"calls": 80}, "llm_proxy": {"model_list": [judge]}})
-    _, _, end = train(model, {"steps": 50}, "--trainer", budget, cwd=tmp_path)
+    return "--trainer", json.dumps({"budget": {"calls": calls}, "llm_proxy": {"model_list": [judge]}})
+
+
+def test_a_budget_that_is_used_up_leaves_the_newest_model(model: str, tmp_path: Path) -> None:
+    _, _, end = train(model, {"steps": 50}, *budget(80), cwd=tmp_path)
     assert end["status"] == "budget"
     assert Path(end["best"]).name == "step-2", "two steps of 32 calls"
     assert Path(end["best"], "tokenizer.json").is_file()
@@ -117,10 +120,8 @@ def test_a_budget_that_is_used_up_leaves_the_newest_model(model: str, tmp_path: 
 
 def test_a_validation_in_which_the_budget_ended_is_done_when_the_run_goes_on(model: str, tmp_path: Path) -> None:
     def with_budget(calls: int) -> dict[Any, Any]:
-        judge = {"model_name": "judge", "litellm_params": {"model": "openai/judge"}}
-        trainer = json.dumps({"budget": {"calls": calls}, "llm_proxy": {"model_list": [judge]}})
         options = {"steps": 2, "validate_every": 2}
-        _, told, end = train(model, options, "--val-tasks", "3", "--trainer", trainer, cwd=tmp_path)
+        _, told, end = train(model, options, "--val-tasks", "3", *budget(calls), cwd=tmp_path)
         return {"status": end["status"], **by_step(told)}
 
     ended = with_budget(6 + 2 * 32 + 2)

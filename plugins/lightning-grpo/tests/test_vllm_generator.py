@@ -161,14 +161,8 @@ async def test_a_training_learns_from_what_the_server_samples(
     ("more", "message"),
     [
         ({"max_tokens": 600}, r"max_tokens is 600, and the server at http://.* takes 512; take fewer, or"),
-        (
-            {"model": "another"},
-            r"which serves '.*'; start a vLLM server there of the model that is trained, '.*another'",
-        ),
-        (
-            {"lora": 64},
-            "LoRA rank 64 is greater than max_lora_rank 8.*; it has to see that folder, and needs .*--max-lora-rank",
-        ),
+        ({"model": "another"}, r"serves '.*'; start a vLLM server there of the model that is trained, '.*another'"),
+        ({"lora": 64}, "LoRA rank 64 is greater than max_lora_rank 8.*; it has to see .* needs .*--max-lora-rank"),
     ],
 )
 async def test_a_server_that_does_not_fit_is_refused_before_the_first_rollout(

@@ -16,7 +16,7 @@ from lightning_mongo.testing import Mongod, free_port
 from lightning_core import cli
 
 PASSWORD = "hunter2-Zq"
-
+NOBODY = f"mongodb://me:{PASSWORD}@127.0.0.1:{{port}}"
 MONGO = ("--backend", "mongo")
 
 pytestmark = pytest.mark.slow
@@ -81,10 +81,7 @@ def test_two_servers_of_one_partition_share_its_run_whichever_way_they_have_its_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["--mongo-uri", f"mongodb://me:{PASSWORD}@127.0.0.1:{{port}}", "--set", "connect_seconds=0.2"],
-            "no MongoDB answers",
-        ),
+        (["--mongo-uri", NOBODY, "--set", "connect_seconds=0.2"], "no MongoDB answers"),
         (["--mongo-uri", f"mongodb://me:{PASSWORD}@db:port"], "is not the address of a MongoDB"),
         (["--set", "client_options={maxPoolSize: x}"], "The value of maxPoolSize must be an integer"),
         (["--uri", ""], "--uri is empty; give a value, or leave --uri out"),

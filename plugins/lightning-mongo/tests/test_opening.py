@@ -177,20 +177,19 @@ async def test_indexes_are_made_once_and_checked(mongod: Mongod, partition: str)
         await store.statistics()
         await store.aclose()
         assert "due" in rollouts.index_information()
-        rollouts.drop_index("due")
-        rollouts.create_index("other", name="due")
-        store = MongoLightningStore(mongod.uri, database=name)
-        with pytest.raises(UnusableDatabase, match=r"has another index in the place of one of ours; drop it.*due"):
-            await store.statistics()
-        await store.aclose()
-        rollouts.drop_index("due")
-        rollouts.drop_index("claimed")
         keys = [(key, 1) for key in ("_id.run", "claims.request", "claims.place")]
-        rollouts.create_index(keys, name="claimed", partialFilterExpression={"claims": {"$exists": True}})
-        store = MongoLightningStore(mongod.uri, database=name)
-        with pytest.raises(UnusableDatabase, match=r"in the place of one of ours; drop it, .*claimed"):
-            await store.statistics()
-        await store.aclose()
+        wrong: dict[str, Any] = {
+            "due": {"keys": "other"},
+            "claimed": {"keys": keys, "partialFilterExpression": {"claims": {"$exists": True}}},
+        }
+        for index, options in wrong.items():
+            rollouts.drop_index(index)
+            rollouts.create_index(name=index, **options)
+            store = MongoLightningStore(mongod.uri, database=name)
+            with pytest.raises(UnusableDatabase, match=rf"has another index in the place of one of ours; .*{index}"):
+                await store.statistics()
+            await store.aclose()
+            rollouts.drop_index(index)
         client.drop_database(name)
 
 

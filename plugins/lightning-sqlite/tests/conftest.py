@@ -4,11 +4,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from lightning_sqlite import SqliteLightningStore
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteLightningStore]:
+    """A store that is closed at the end of the test."""
+    store = SqliteLightningStore(path, run_id="run-1")
+    yield store
+    await store.aclose()
 
 
 @pytest.fixture

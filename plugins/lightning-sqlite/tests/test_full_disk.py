@@ -42,19 +42,16 @@ async def test_what_does_not_fit_is_refused_and_nothing_of_it_is_written(path: P
     await store.aclose()
 
 
-async def test_a_request_that_fits_does_not_suffer_from_one_that_does_not(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_a_request_that_fits_does_not_suffer_from_one_that_does_not(store: SqliteLightningStore) -> None:
     await limit(store, ROOM)
     outcomes = await asyncio.gather(
         *(store.enqueue_rollout(item) for item in ("one", LARGE, "two")), return_exceptions=True
     )
     assert [type(outcome).__name__ for outcome in outcomes] == ["Rollout", "StoreFull", "Rollout"]
     assert [rollout.input for rollout in await store.query_rollouts()] == ["one", "two"]
-    await store.aclose()
 
 
-async def test_the_store_goes_on_when_there_is_room_again(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_the_store_goes_on_when_there_is_room_again(store: SqliteLightningStore) -> None:
     await limit(store, ROOM)
     with pytest.raises(StoreFull):
         await store.enqueue_rollout(LARGE)
@@ -63,7 +60,6 @@ async def test_the_store_goes_on_when_there_is_room_again(path: Path) -> None:
     claimed = await store.dequeue_rollout()
     assert claimed is not None
     assert claimed.input == LARGE
-    await store.aclose()
 
 
 PROGRAM = """

@@ -45,6 +45,14 @@ def refused(path: object, message: str, error: type[StoreError] = UnusableFile) 
         SqliteLightningStore(path)  # type: ignore[arg-type]
 
 
+def refused_and_left(path: Path, message: str) -> None:
+    """Check that a file is refused and left as it was, with nothing beside it."""
+    before = path.read_bytes()
+    refused(path, message)
+    assert path.read_bytes() == before
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
 @contextmanager
 def without_privileges() -> Iterator[None]:
     """Be somebody who may not write everywhere, also where the tests run as root."""
@@ -148,10 +156,7 @@ def test_an_owner_that_has_died_is_not_named_for_another_program(path: Path) -> 
 
 def test_a_file_that_is_no_database_is_left_as_it_was(path: Path) -> None:
     path.write_text("Dear diary, " * 100)
-    before = path.read_bytes()
-    refused(path, r"store\.sqlite is not an SQLite database .*; it was left as it is, take another path")
-    assert path.read_bytes() == before
-    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+    refused_and_left(path, r"store\.sqlite is not an SQLite database .*; it was left as it is, take another path")
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
@@ -160,23 +165,18 @@ def test_the_database_of_another_program_is_left_as_it_was(path: Path, mode: str
         connection.execute(f"PRAGMA journal_mode = {mode}")
         connection.execute("CREATE TABLE bookmark (url TEXT)")
         connection.commit()
-    before = path.read_bytes()
-    refused(path, "is a database of another program, not a store; it was left as it is")
-    assert path.read_bytes() == before
-    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+    refused_and_left(path, "is a database of another program, not a store; it was left as it is")
 
 
 def test_a_newer_schema_is_left_as_it_was(path: Path) -> None:
     make_store_file(path)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    before = path.read_bytes()
-    refused(path, rf"has schema version {len(MIGRATIONS) + 1}, .* knows versions up to {len(MIGRATIONS)}; .*upgrade")
-    assert path.read_bytes() == before
-    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+    version = len(MIGRATIONS)
+    refused_and_left(path, rf"has schema version {version + 1}, .* knows versions up to {version}; .*upgrade")
 
 
-def with_a_damaged_page(path: Path) -> bytes:
+def with_a_damaged_page(path: Path) -> None:
     """Leave a store's file of which a page that opening it does not read is damaged."""
 
     async def fill() -> None:
@@ -189,14 +189,11 @@ def with_a_damaged_page(path: Path) -> bytes:
     middle = len(content) // 8192 * 4096
     content[middle : middle + 4096] = b"\xaa" * 4096
     path.write_bytes(content)
-    return bytes(content)
 
 
 def test_one_damaged_page_is_found_when_the_file_is_opened(path: Path) -> None:
-    content = with_a_damaged_page(path)
-    refused(path, r"store\.sqlite is damaged: .*; take a copy that is not, or another path")
-    assert path.read_bytes() == content
-    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+    with_a_damaged_page(path)
+    refused_and_left(path, r"store\.sqlite is damaged: .*; take a copy that is not, or another path")
 
 
 def test_the_search_for_damage_can_be_left_out(path: Path) -> None:

@@ -18,13 +18,11 @@ def nested(depth: int) -> Any:
     return value
 
 
-async def test_a_tuple_comes_back_as_a_list_also_before_the_file_is_opened_again(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_a_tuple_comes_back_as_a_list_also_before_the_file_is_opened_again(store: SqliteLightningStore) -> None:
     queued = await store.enqueue_rollout({"pair": (1, (2, float("nan")))})
     found = await store.get_rollout_by_id(queued.rollout_id)
     assert found is not None
     assert str(queued.input) == str(found.input) == "{'pair': [1, [2, nan]]}"
-    await store.aclose()
 
 
 @pytest.mark.parametrize(
@@ -38,18 +36,15 @@ async def test_a_tuple_comes_back_as_a_list_also_before_the_file_is_opened_again
         (nested(300), "this cannot be kept as JSON"),
     ],
 )
-async def test_an_input_that_json_cannot_hold_is_refused(path: Path, value: Any, message: str) -> None:
-    store = SqliteLightningStore(path)
+async def test_an_input_that_json_cannot_hold_is_refused(store: SqliteLightningStore, value: Any, message: str) -> None:
     pattern = re.escape(message).replace(re.escape("{id}"), "[0-9a-f]+")
     with pytest.raises(InvalidRequest, match=pattern):
         await store.enqueue_rollout(value)
     assert (await store.statistics())["total_rollouts"] == 0
     assert (await store.enqueue_rollout("next")).status == "queuing"
-    await store.aclose()
 
 
-async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_what_else_json_cannot_hold_is_refused_by_name(store: SqliteLightningStore) -> None:
     started = await store.start_rollout("a", worker_id="w-1")
     attempt_id = started.attempt.attempt_id
     with pytest.raises(InvalidRequest, match=rf"the metadata of attempt {attempt_id}\['a'\] is of type set"):
@@ -65,7 +60,6 @@ async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None
         with pytest.raises(InvalidRequest):
             await store.add_span(Span.from_attributes(attributes={}, **ids).model_copy(update=wrong))
     assert (await store.statistics())["total_spans"] == 0
-    await store.aclose()
 
 
 async def test_the_room_of_dropped_content_is_used_again(path: Path) -> None:

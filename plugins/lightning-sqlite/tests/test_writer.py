@@ -50,8 +50,7 @@ def count_commits(store: SqliteLightningStore) -> Callable[[], int]:
     return lambda: len(commits)
 
 
-async def test_what_is_asked_for_at_the_same_time_is_committed_together(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_what_is_asked_for_at_the_same_time_is_committed_together(store: SqliteLightningStore) -> None:
     commits = count_commits(store)
     held, task = await hold(store)
     asked = [asyncio.create_task(store.enqueue_rollout(number, resources_id="v1")) for number in range(100)]
@@ -61,11 +60,9 @@ async def test_what_is_asked_for_at_the_same_time_is_committed_together(path: Pa
     await task
     assert commits() == 2
     assert [rollout.input for rollout in await store.query_rollouts()] == [rollout.input for rollout in rollouts]
-    await store.aclose()
 
 
-async def test_nothing_is_acknowledged_or_shown_before_its_commit(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_nothing_is_acknowledged_or_shown_before_its_commit(store: SqliteLightningStore) -> None:
     queued = await store.enqueue_rollout("a")
     session = writer_of(store).session
     at_commit: list[Any] = []
@@ -81,11 +78,9 @@ async def test_nothing_is_acknowledged_or_shown_before_its_commit(path: Path) ->
     session._connection.set_trace_callback(None)
     assert {*at_commit} == {("queuing", False)}
     assert session.rows.committed((store.run_id, queued.rollout_id)).record.rollout.status == "cancelled"
-    await store.aclose()
 
 
-async def test_one_that_fails_takes_nobody_with_it(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_one_that_fails_takes_nobody_with_it(store: SqliteLightningStore) -> None:
     session = writer_of(store).session
 
     def writes_and_breaks() -> None:
@@ -106,11 +101,9 @@ async def test_one_that_fails_takes_nobody_with_it(path: Path) -> None:
     assert [rollout.input for rollout in await store.query_rollouts()] == ["one", "two"]
     runs = await writer_of(store).do(lambda: session.execute("SELECT run_id FROM run").fetchall())
     assert runs == [(store.run_id,)]
-    await store.aclose()
 
 
-async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:
-    store = SqliteLightningStore(path)
+async def test_a_cancelled_caller_disturbs_nobody(store: SqliteLightningStore) -> None:
     held, task = await hold(store)
     cancelled, other = (asyncio.create_task(store.enqueue_rollout(name)) for name in ("cancelled", "other"))
     await asyncio.sleep(0)
@@ -120,7 +113,6 @@ async def test_a_cancelled_caller_disturbs_nobody(path: Path) -> None:
         await cancelled
     assert (await other).input == "other"
     await task
-    await store.aclose()
 
 
 async def test_closing_finishes_what_was_asked_for_and_refuses_what_comes(path: Path) -> None:

@@ -6,25 +6,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import agents
-import aiohttp
 import anthropic
 import langchain_openai
 import openai
 import pydantic_ai
 import pytest
 import smolagents
-from lightning_tokens import TokensBackend
-from proxy_fixtures import Agent, MakeProxy
+from proxy_fixtures import Agent
 from pydantic import BaseModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from smolagents import tool
-from token_engine import Letters, StreamingEngine
+from token_engine import StreamingEngine
 
 from lightning_core.adapter import TraceToTrajectories
-from lightning_core.types import AttemptedRollout
 
-Make = Callable[..., Awaitable[Agent]]
+Start = Callable[..., Awaitable[Agent]]
 
 
 class City(BaseModel):
@@ -59,16 +56,6 @@ def is_call(answer: Any) -> bool:
 engines = pytest.mark.parametrize("engine_type", [Free, Constrained])
 
 
-@pytest.fixture
-def make(make_proxy: MakeProxy, http: aiohttp.ClientSession, attempt: AttemptedRollout) -> Make:
-    async def make(engine: StreamingEngine) -> Agent:
-        proxy = await make_proxy()
-        proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(engine, Letters())}])
-        return Agent(http, proxy, attempt)
-
-    return make
-
-
 async def rows_of(agent: Agent) -> int:
     found = TraceToTrajectories().adapt(await agent.spans())
     assert found.refused == ()
@@ -82,7 +69,7 @@ async def ignored_by(agent: Agent) -> set[str]:
 
 
 @engines
-async def test_smolagents_calls_tools_that_it_must_call(make: Make, engine_type: Any) -> None:
+async def test_smolagents_calls_tools_that_it_must_call(start: Start, engine_type: Any) -> None:
     @tool
     def add(a: int, b: int) -> int:
         """Add.
@@ -96,7 +83,7 @@ async def test_smolagents_calls_tools_that_it_must_call(make: Make, engine_type:
     engine = engine_type(
         {"name": "add", "arguments": {"a": 1, "b": 2}}, {"name": "final_answer", "arguments": {"answer": "3"}}
     )
-    agent = await make(engine)
+    agent = await start(engine)
     model = smolagents.OpenAIModel("small", api_base=agent.base, api_key="none")
     solver = smolagents.ToolCallingAgent(tools=[add], model=model, verbosity_level=0)
     assert await asyncio.to_thread(solver.run, "1 + 2?", max_steps=3) == "3"
@@ -107,9 +94,9 @@ async def test_smolagents_calls_tools_that_it_must_call(make: Make, engine_type:
 @engines
 @pytest.mark.parametrize("model_type", [OpenAIChatModel, OpenAIResponsesModel])
 @pytest.mark.parametrize("output", ["tool", "native"])
-async def test_pydantic_ai_has_an_output_type(make: Make, engine_type: Any, model_type: Any, output: str) -> None:
+async def test_pydantic_ai_has_an_output_type(start: Start, engine_type: Any, model_type: Any, output: str) -> None:
     call = {"name": "final_result", "arguments": PARIS}
-    agent = await make(engine_type(call if output == "tool" else AS_TEXT))
+    agent = await start(engine_type(call if output == "tool" else AS_TEXT))
     wanted: Any = City if output == "tool" else pydantic_ai.NativeOutput(City)
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none") as client:
         model = model_type("small", provider=OpenAIProvider(openai_client=client))
@@ -121,9 +108,9 @@ async def test_pydantic_ai_has_an_output_type(make: Make, engine_type: Any, mode
 
 @engines
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
-async def test_langchain_has_structured_output(make: Make, engine_type: Any, method: Any) -> None:
+async def test_langchain_has_structured_output(start: Start, engine_type: Any, method: Any) -> None:
     call = {"name": "City", "arguments": PARIS}
-    agent = await make(engine_type(call if method == "function_calling" else AS_TEXT))
+    agent = await start(engine_type(call if method == "function_calling" else AS_TEXT))
     model = langchain_openai.ChatOpenAI(model="small", base_url=agent.base, api_key="none")
     assert await model.with_structured_output(City, method=method).ainvoke("Where? As JSON") == City(**PARIS)
 
@@ -131,9 +118,9 @@ async def test_langchain_has_structured_output(make: Make, engine_type: Any, met
 @engines
 @pytest.mark.parametrize("model_type", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel])
 async def test_the_agents_sdk_has_an_output_type_and_goes_on_from_a_response(
-    make: Make, engine_type: Any, model_type: Any
+    start: Start, engine_type: Any, model_type: Any
 ) -> None:
-    agent = await make(engine_type(AS_TEXT))
+    agent = await start(engine_type(AS_TEXT))
     agents.set_tracing_disabled(True)
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
         solver: Any = agents.Agent(name="a", model=model_type("small", client), output_type=City)
@@ -148,9 +135,9 @@ async def test_the_agents_sdk_has_an_output_type_and_goes_on_from_a_response(
 
 
 @engines
-async def test_clients_of_openai_and_anthropic_force_tools(make: Make, engine_type: Any) -> None:
+async def test_clients_of_openai_and_anthropic_force_tools(start: Start, engine_type: Any) -> None:
     call = {"name": "City", "arguments": PARIS}
-    agent = await make(engine_type(call))
+    agent = await start(engine_type(call))
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
         forced = openai.pydantic_function_tool(City)
         choice: Any = {"type": "function", "function": {"name": "City"}}

@@ -171,19 +171,21 @@ async def test_a_prompt_that_does_not_fit_is_refused() -> None:
             await batcher.generate([], {})
 
 
-def test_what_nobody_says_is_as_the_model_has_it() -> None:
-    assert Sampling.of({}, room=100, default_max_tokens=7) == Sampling(max_tokens=7)
-    assert Sampling.of({"temperature": None, "top_k": -1}, room=100, default_max_tokens=7) == Sampling(max_tokens=7)
-
-
-def test_an_answer_is_no_longer_than_asked_nor_than_fits() -> None:
-    assert Sampling.of({"max_tokens": 5}, room=100, default_max_tokens=7).max_tokens == 5
-    assert Sampling.of({"max_tokens": 500}, room=100, default_max_tokens=7).max_tokens == 100
-
-
-def test_what_ends_an_answer_is_one_text_or_several() -> None:
-    assert Sampling.of({"stop": "x"}, room=1, default_max_tokens=1).stop == ("x",)
-    assert Sampling.of({"stop": ["x", "y"]}, room=1, default_max_tokens=1).stop == ("x", "y")
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({}, Sampling(max_tokens=7)),
+        ({"temperature": None, "top_k": -1}, Sampling(max_tokens=7)),
+        ({"max_tokens": 5}, Sampling(max_tokens=5)),
+        ({"max_tokens": 500}, Sampling(max_tokens=100)),
+        ({"stop": "x"}, Sampling(max_tokens=7, stop=("x",))),
+        ({"stop": ["x", "y"]}, Sampling(max_tokens=7, stop=("x", "y"))),
+    ],
+)
+def test_what_nobody_says_is_as_the_model_has_it_and_no_answer_is_longer_than_fits(
+    given: dict[str, Any], taken: Sampling
+) -> None:
+    assert Sampling.of(given, room=100, default_max_tokens=7) == taken
 
 
 @pytest.mark.parametrize("given", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}])

@@ -8,12 +8,10 @@ import openai
 import pytest
 from lightning_proxy.apis.responses import StoredResponses
 from lightning_proxy.testing import FakeEngine
-from lightning_tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
-from token_engine import Letters, StreamingEngine
+from token_engine import StreamingEngine
 
 from lightning_core.adapter import TraceToTrajectories
-from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
 
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -47,18 +45,6 @@ async def test_an_item_may_be_named_by_its_id(converted: Agent, engine: FakeEngi
     assert '"first"' in str((await converted.spans())[1].attributes["gen_ai.input.messages"])
 
 
-async def test_items_of_others_and_items_that_were_not_to_be_stored_are_not_known(
-    converted: Agent, engine: FakeEngine, store: InMemoryLightningStore
-) -> None:
-    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
-    theirs = await answered(other, False, input=[HI])
-    unstored = await answered(converted, False, input=[HI], store=False)
-    for response in (theirs, unstored):
-        reference = {"type": "item_reference", "id": response.output[0].id}
-        with pytest.raises(openai.BadRequestError, match=r"input\[1\] names an item that is not stored here"):
-            await answered(converted, False, input=[HI, reference])
-
-
 @both_ways
 async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agent, stream: bool) -> None:
     # What instruments the client records this id, too: so the call counts once.
@@ -78,15 +64,15 @@ async def test_a_response_goes_on_from_one_before_it(converted: Agent, engine: F
     assert turns == [("system", "be bad"), *said]
 
 
-async def test_responses_of_others_and_those_that_were_not_to_be_stored_are_not_gone_on_from(
-    converted: Agent, store: InMemoryLightningStore
-) -> None:
-    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
-    theirs = await answered(other, False, input=[HI])
+async def test_what_is_of_others_or_was_not_to_be_stored_is_neither_known_nor_gone_on_from(converted: Agent) -> None:
+    theirs = await answered(await converted.another(), False, input=[HI])
     unstored = await answered(converted, False, input=[HI], store=False)
     for response in (theirs, unstored):
         with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
             await answered(converted, False, input=[HI], previous_response_id=response.id)
+        reference = {"type": "item_reference", "id": response.output[0].id}
+        with pytest.raises(openai.BadRequestError, match=r"input\[1\] names an item that is not stored here"):
+            await answered(converted, False, input=[HI, reference])
 
 
 def test_the_oldest_responses_are_forgotten() -> None:
@@ -100,20 +86,6 @@ def test_the_oldest_responses_are_forgotten() -> None:
     assert [len(each.get("input", ())) for each in continued] == [0, 2, 2]
 
 
-def test_a_conversation_is_kept_by_its_newest_response() -> None:
-    responses = StoredResponses(max_bytes=2000)
-    asked: dict[str, Any] = {}
-    for turn in range(100):
-        asked = responses.resolve("at-1", {**asked, "input": [{"text": f"q{turn}"}]})
-        response = {"id": f"resp_{turn}", "output": [{"id": f"msg_{turn}", "text": f"a{turn}"}]}
-        responses.keep("at-1", asked, response, 10 * (turn + 1))
-        asked = {"previous_response_id": response["id"]}
-    said = responses.resolve("at-1", {**asked, "input": "on"})["input"]
-    assert [item["text"] for item in said[:-1]] == [f"{who}{turn}" for turn in range(100) for who in "qa"]
-    forgotten = {"previous_response_id": "resp_0"}
-    assert responses.resolve("at-1", forgotten) is forgotten
-
-
 @both_ways
 async def test_a_tool_that_the_provider_runs_is_left_out(converted: Agent, engine: FakeEngine, stream: bool) -> None:
     tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", "name": "f", "parameters": {}}]
@@ -124,14 +96,9 @@ async def test_a_tool_that_the_provider_runs_is_left_out(converted: Agent, engin
     assert (await converted.span()).attributes["agentlightning.dropped_tools"] == ["web_search"]
 
 
-async def test_an_agent_of_the_agents_sdk_leaves_one_row(
-    make_proxy: MakeProxy, http: aiohttp.ClientSession, attempt: AttemptedRollout
-) -> None:
+async def test_an_agent_of_the_agents_sdk_leaves_one_row(start: Any) -> None:
     call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-    proxy = await make_proxy()
-    backend = TokensBackend(StreamingEngine("let me see " + call, "3", "yes"), Letters())
-    proxy.update_model_list([{"model_name": "small", "backend": backend}])
-    agent = Agent(http, proxy, attempt)
+    agent = await start(StreamingEngine("let me see " + call, "3", "yes"))
 
     @agents.function_tool
     def add(a: int, b: int) -> int:

@@ -3,15 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 from four_apis import by_chat, by_gemini, by_messages, by_responses
-from lightning_tokens import Generated, TokensBackend
-from proxy_fixtures import Agent, MakeProxy
-from token_engine import END, PAIR, Engine, Letters, StreamingEngine
+from lightning_tokens import Generated
+from token_engine import END, PAIR, Engine, StreamingEngine
 
 from lightning_core.adapter import TraceToTrajectories
-from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import Span
 
 pytest.importorskip("anthropic")
@@ -30,16 +27,6 @@ def answers() -> list[list[int] | str]:
     return [[PAIR, ord("c"), END], "so: " + CALLS, "three", [END], [ord("l"), PAIR]]
 
 
-@pytest.fixture
-async def make_agent(make_proxy: MakeProxy, http: aiohttp.ClientSession, store: InMemoryLightningStore) -> Any:
-    async def make(engine: Engine) -> Agent:
-        proxy = await make_proxy()
-        proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(engine, Letters())}])
-        return Agent(http, proxy, await store.start_rollout({}))
-
-    return make
-
-
 def tokens_of(spans: list[Span]) -> list[list[Any]]:
     names = ("prompt_token_ids", "response_token_ids", "response_logprobs", "agentlightning.has_token_ids")
     return [[span.attributes[name] for name in names] for span in spans]
@@ -49,9 +36,9 @@ def tokens_of(spans: list[Span]) -> list[list[Any]]:
 @both_ways
 @engines
 async def test_a_conversation_with_tools_leaves_the_rows_of_the_same_one_by_chat(
-    make_agent: Any, talk: Any, stream: bool, engine_type: type[Engine]
+    start: Any, talk: Any, stream: bool, engine_type: type[Engine]
 ) -> None:
-    agent, chat = await make_agent(engine_type(*answers())), await make_agent(engine_type(*answers()))
+    agent, chat = await start(engine_type(*answers())), await start(engine_type(*answers()))
     await talk(agent, TURNS, stream=stream, max_tokens=50)
     await by_chat(chat, TURNS, max_tokens=50)
     spans = await agent.spans()
@@ -63,42 +50,18 @@ async def test_a_conversation_with_tools_leaves_the_rows_of_the_same_one_by_chat
 
 @both_ways
 @engines
-async def test_messages_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_messages(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.stop_reason for each in found] == ["end_turn", "tool_use", "end_turn", "end_turn", "max_tokens"]
-    assert found[0].content[0].text == "abc"
-    text, *calls = found[1].content
-    assert text.text.strip() == "so:"
-    assert [(call.name, call.input) for call in calls] == [("add", {"a": 1.0})] * 2
-    assert len({call.id for call in calls}) == 2
-    assert found[3].content == []
-    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
-
-
-@both_ways
-@engines
-async def test_responses_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_responses(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.status for each in found] == ["completed"] * 4 + ["incomplete"]
-    assert found[4].incomplete_details.reason == "max_output_tokens"
-    assert [each.output_text.strip() for each in found] == ["abc", "so:", "three", "", "lab"]
-    _, *calls = found[1].output
-    assert [(call.name, call.arguments) for call in calls] == [("add", '{"a": 1.0}')] * 2
-    assert len({call.call_id for call in calls}) == 2
-    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
-
-
-@both_ways
-@engines
-async def test_candidates_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
-    found = await by_gemini(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
-    assert [each.candidates[0].finish_reason.value for each in found] == ["STOP"] * 4 + ["MAX_TOKENS"]
-    assert [(each.text or "").strip() for each in found] == ["abc", "so:", "three", "", "lab"]
-    calls = found[1].function_calls
-    assert [(call.name, call.args) for call in calls] == [("add", {"a": 1.0})] * 2
-    assert len({call.id for call in calls}) == 2
-    used = [found[place].usage_metadata.candidates_token_count for place in (0, 4)]
-    assert used == [3, 2]
+async def test_each_api_says_how_answers_ended(start: Any, stream: bool, engine_type: type[Engine]) -> None:
+    """What else it says of an answer of chat, the tests of the proxy tell."""
+    messages, responses, candidates = [
+        await talk(await start(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
+        for talk in (by_messages, by_responses, by_gemini)
+    ]
+    assert [each.stop_reason for each in messages] == ["end_turn", "tool_use", "end_turn", "end_turn", "max_tokens"]
+    assert [each.status for each in responses] == ["completed"] * 4 + ["incomplete"]
+    assert [each.candidates[0].finish_reason.value for each in candidates] == ["STOP"] * 4 + ["MAX_TOKENS"]
+    for found in (responses[4].output_text, candidates[4].text, messages[4].content[0].text):
+        assert found == "lab"
+    assert [messages[place].usage.output_tokens for place in (0, 4)] == [3, 2]
 
 
 class GivesUp(StreamingEngine):
@@ -116,9 +79,9 @@ class GivesUp(StreamingEngine):
     ],
 )
 async def test_a_call_that_the_engine_gives_up_is_to_be_made_again(
-    make_agent: Any, path: str, fields: dict[str, Any], stream: bool
+    start: Any, path: str, fields: dict[str, Any], stream: bool
 ) -> None:
-    agent = await make_agent(GivesUp("abc"))
+    agent = await start(GivesUp("abc"))
     if "contents" not in fields:
         fields = {"model": "small", "stream": stream, **fields}
     elif stream:

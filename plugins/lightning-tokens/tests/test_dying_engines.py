@@ -4,9 +4,7 @@ from typing import Any
 
 import openai
 import pytest
-from lightning_tokens import Generated, TokensBackend
-from proxy_fixtures import MakeProxy
-from token_engine import Letters
+from lightning_tokens import Generated
 
 from lightning_core.agent import rollout
 from lightning_core.runner import LitAgentRunner
@@ -30,10 +28,9 @@ class Dying:
 
 @pytest.mark.parametrize("bears_it", [False, True])
 async def test_a_model_that_dies_is_no_failure_of_the_agent(
-    make_proxy: MakeProxy, store: InMemoryLightningStore, bears_it: bool
+    start: Any, store: InMemoryLightningStore, bears_it: bool
 ) -> None:
-    proxy = await make_proxy()
-    proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(Dying(), Letters())}])
+    proxy = (await start(Dying())).proxy
 
     @rollout
     async def agent(task: Any, llm: LLM) -> float:

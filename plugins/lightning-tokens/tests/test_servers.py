@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from lightning_proxy.testing import FakeEngine
 from lightning_tokens import VllmTokens
 from proxy_fixtures import Agent, MakeProxy
-from token_engine import Letters
+from token_engine import Letters, converse
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.errors import ConfigError
@@ -30,19 +30,9 @@ class Sglang:
         self.received: list[dict[str, Any]] = []
         self.replies: list[str] = []
         self.error: str | None = None
-        app = web.Application()
-        app.router.add_post("/generate", self._generate)
-        self._runner = web.AppRunner(app)
+        self.app = web.Application()
+        self.app.router.add_post("/generate", self._generate)
         self.url = ""
-
-    async def start(self) -> None:
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         fields = await request.json()
@@ -78,9 +68,9 @@ class Sglang:
 @pytest.fixture(params=[False, True], ids=["cumulative", "incremental"])
 async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Sglang]:
     server = Sglang(is_incremental=request.param)
-    await server.start()
-    yield server
-    await server.stop()
+    async with TestServer(server.app) as served:
+        server.url = f"http://127.0.0.1:{served.port}"
+        yield server
 
 
 @pytest.fixture
@@ -98,25 +88,11 @@ def make(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Any:
     return make
 
 
-async def converse(agent: Agent, turns: int, *, stream: bool, **more: Any) -> None:
-    said: list[dict[str, Any]] = []
-    for turn in range(turns):
-        said.append({"role": "user", "content": f"q{turn}"})
-        async with agent.post("/chat/completions", messages=said, stream=stream, **more) as response:
-            assert response.status == 200, await response.text()
-            if not stream:
-                text = (await response.json())["choices"][0]["message"]["content"]
-            else:
-                events = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-2]]
-                text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
-        said.append({"role": "assistant", "content": text})
-
-
 @both_ways
 async def test_ten_turns_with_vllm_are_one_row(make: Any, engine: FakeEngine, stream: bool) -> None:
     engine.replies = [f"answer {turn}\x01" for turn in range(10)]
     agent = await make(engine.url)
-    await converse(agent, 10, stream=stream, max_tokens=50, temperature=0.5)
+    await converse(agent, 10, stream, max_tokens=50, temperature=0.5)
     found = TraceToTrajectories().adapt(await agent.spans())
     assert (len(found.rows), found.refused) == (1, ())
     (row,) = found.rows
@@ -176,8 +152,7 @@ async def test_vllm_is_given_schemas(make: Any, engine: FakeEngine, stream: bool
 async def test_turns_with_sglang_are_one_row(make: Any, sglang: Sglang, stream: bool, path: str) -> None:
     sglang.replies = [f"answer {turn}" for turn in range(4)]
     agent = await make(f"{sglang.url}{path}", backend="sglang-tokens")
-    more = {"response_format": {"type": "json_object"}, "seed": 3, "top_k": 0}
-    await converse(agent, 4, stream=stream, **more)
+    await converse(agent, 4, stream, response_format={"type": "json_object"}, seed=3, extra_body={"top_k": 0})
     found = TraceToTrajectories().adapt(await agent.spans())
     (row,) = found.rows
     answers = [ord(letter) for turn in range(4) for letter in f"answer {turn}\x01"]

@@ -8,18 +8,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import given, strategies
 from lightning_tokens import Generated, TokensBackend, parse_hermes
 from lightning_tokens.prompts import Conversations, TextStream
 from lightning_tokens.shapes import TextBefore, start_of
-from proxy_fixtures import Agent, MakeProxy
-from token_engine import END, PAIR, Engine, Letters, StreamingEngine
+from proxy_fixtures import Agent
+from token_engine import END, PAIR, Engine, Letters, StreamingEngine, converse
 
 from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
 from lightning_core.errors import ConfigError
-from lightning_core.types import AttemptedRollout
 
 USER = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
@@ -28,42 +26,12 @@ TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 Start = Any
 
 
-@pytest.fixture
-def start(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Start:
-    async def start(engine: Engine, tokenizer: Letters | None = None, **options: Any) -> Agent:
-        proxy = await make_proxy()
-        backend = TokensBackend(engine, tokenizer or Letters(), **options)
-        proxy.update_model_list([{"model_name": "small", "backend": backend}])
-        return Agent(http, proxy, attempt)
-
-    return start
-
-
-async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
-    """Talk as a client does that sends back the messages that it got."""
-    base = agent.base
-    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0)
-    said: list[Any] = []
-    try:
-        for turn in range(turns):
-            said.append({"role": "user", "content": f"q{turn}"})
-            if not stream:
-                answer = await client.chat.completions.create(model="small", messages=said, **more)
-                message: dict[str, Any] = answer.choices[0].message.model_dump()
-            else:
-                text, calls, thought = "", [], ""
-                async for chunk in await client.chat.completions.create(
-                    model="small", messages=said, stream=True, **more
-                ):
-                    text += chunk.choices[0].delta.content or ""
-                    thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
-                    calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
-                message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
-                message |= {"reasoning_content": thought} if thought else {}
-            said.append(message)
-    finally:
-        await client.close()
-    return said
+async def ask(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:
+    """Make a call; return the answer's only choice."""
+    async with agent.post(path, **fields) as response:
+        answer = await response.json()
+    assert response.status == 200, answer
+    return dict(answer["choices"][0])
 
 
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -101,31 +69,22 @@ async def test_an_answer_that_was_cut_off_goes_on_with_the_templates_end(start: 
 async def test_a_history_that_was_edited_is_rendered_anew(start: Start) -> None:
     engine = Engine([PAIR, END], "ok")
     agent = await start(engine)
-    async with agent.chat("one") as response:
-        assert response.status == 200
-    said = [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "other"},
-        {"role": "user", "content": "x"},
-    ]
-    async with agent.post("/chat/completions", messages=said) as response:
-        assert response.status == 200
+    await ask(agent, messages=USER)
+    await ask(agent, messages=[*USER, {"role": "assistant", "content": "other"}, *USER])
     assert PAIR not in engine.prompts[1]
 
 
 @both_ways
 async def test_tool_calls_are_found_and_continued_exactly(start: Start, stream: bool) -> None:
-    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
     call = '<tool_call>{"name":  "add", "arguments": {"x":1}}</tool_call>'
     engine = StreamingEngine(f"Let me see. {call}", "3")
     agent = await start(engine)
-    said = await converse(agent, 1, stream, tools=[tool])
+    said = await converse(agent, 1, stream, tools=TOOLS)
     answer = said[1]
     assert answer["content"] == "Let me see."
     assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"x": 1}'}
     said.append({"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "3"})
-    async with agent.post("/chat/completions", messages=said, tools=[tool]) as response:
-        assert (await response.json())["choices"][0]["message"]["content"] == "3"
+    assert (await ask(agent, messages=said, tools=TOOLS))["message"]["content"] == "3"
     assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
     assert call in Letters().decode(engine.prompts[1], skip_special_tokens=False)
     spans = await agent.spans()
@@ -155,11 +114,11 @@ async def test_a_tools_result_goes_on_with_the_tokens_of_its_call(start: Start, 
     agent = await start(engine, tokenizer)
     said = await converse(agent, 1, False, tools=TOOLS)
     said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
-    said = [*said, (await chat(agent, said))["message"], {"role": "user", "content": "x"}]
-    await chat(agent, said)
+    said = [*said, (await ask(agent, messages=said, tools=TOOLS))["message"], *USER]
+    await ask(agent, messages=said, tools=TOOLS)
     first, second, third = (tokenizer.decode(prompt, skip_special_tokens=False) for prompt in engine.prompts)
     assert second == f"{first}{CALL}\x01\nt:3\x01\na:"
-    assert third == f"{second}3\x01\nu:x\x01\na:"
+    assert third == f"{second}3\x01\nu:hi\x01\na:"
 
 
 async def test_a_call_that_was_cut_off_is_rendered_anew_where_the_template_wants_it(start: Start) -> None:
@@ -167,14 +126,23 @@ async def test_a_call_that_was_cut_off_is_rendered_anew_where_the_template_wants
     agent = await start(engine, Strict())
     said = await converse(agent, 1, False, tools=TOOLS)
     said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
-    await chat(agent, said)
+    await ask(agent, messages=said, tools=TOOLS)
     assert CALL not in Letters().decode(engine.prompts[1], skip_special_tokens=False)
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"x": 1, "y": "\\u00fc"}', '{"y":"ü","x":1}', {"x": 1, "y": "ü"}], ids=["spaces", "order", "object"]
+    ("arguments", "is_same"),
+    [
+        ('{"x": 1, "y": "\\u00fc"}', True),
+        ('{"y":"ü","x":1}', True),
+        ({"x": 1, "y": "ü"}, True),
+        ('{"x":2,"y":"ü"}', False),
+    ],
+    ids=["spaces", "order", "object", "other arguments"],
 )
-async def test_a_history_that_says_the_same_in_another_form_is_continued(start: Start, arguments: Any) -> None:
+async def test_a_history_that_says_the_same_in_another_form_is_continued(
+    start: Start, arguments: Any, is_same: bool
+) -> None:
     engine = Engine([PAIR, *map(ord, CALL), END], "ok")
     agent = await start(engine)
     said = await converse(agent, 1, False, tools=TOOLS)
@@ -182,25 +150,9 @@ async def test_a_history_that_says_the_same_in_another_form_is_continued(start: 
     call["function"]["arguments"] = arguments
     said[0]["content"] = [{"type": "text", "text": said[0]["content"]}]
     said[1]["content"] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    await chat(agent, [*said, {"role": "tool", "tool_call_id": call["id"], "content": "3"}])
-    assert PAIR in engine.prompts[1]
-
-
-async def test_other_arguments_are_another_history(start: Start) -> None:
-    engine = Engine([PAIR, *map(ord, CALL), END], "ok")
-    agent = await start(engine)
-    said = await converse(agent, 1, False, tools=TOOLS)
-    said[1]["tool_calls"][0]["function"]["arguments"] = '{"x":2,"y":"ü"}'
-    await chat(agent, [*said, {"role": "tool", "tool_call_id": "1", "content": "3"}])
-    assert PAIR not in engine.prompts[1]
-
-
-async def chat(agent: Agent, said: list[dict[str, Any]]) -> dict[str, Any]:
-    """Go on with a conversation; return the answer's only choice."""
-    async with agent.post("/chat/completions", messages=said, tools=TOOLS) as response:
-        answer = await response.json()
-    assert response.status == 200, answer
-    return dict(answer["choices"][0])
+    said.append({"role": "tool", "tool_call_id": call["id"], "content": "3"})
+    await ask(agent, messages=said, tools=TOOLS)
+    assert (PAIR in engine.prompts[1]) == is_same
 
 
 @pytest.mark.parametrize(
@@ -269,17 +221,15 @@ async def test_other_calls_go_on_while_a_long_one_is_made_tokens_of(start: Start
 
     text = "a" * 20_000
     agent = await start(Engine(text if long == "answer" else "ok", "ok"), Slow())
-    said: dict[str, Any] = {"prompt": text} if long == "prompt" else {"messages": USER}
-    if long == "messages":
-        said = {"messages": [{"role": "user", "content": text}]}
-    path = "/completions" if long == "prompt" else "/chat/completions"
-    slow = asyncio.create_task(agent.post(path, **said).__aenter__())
+    if long == "prompt":
+        asking = ask(agent, "/completions", prompt=text)
+    else:
+        asking = ask(agent, messages=[{"role": "user", "content": text}] if long == "messages" else USER)
+    slow = asyncio.create_task(asking)
     await began.wait()
-    async with agent.chat() as response:
-        assert response.status == 200
+    await ask(agent, messages=USER)
     may_end.set()
-    async with await slow as response:
-        assert response.status == 200
+    await slow
 
 
 async def test_several_choices_and_sampling_parameters(start: Start) -> None:
@@ -337,17 +287,6 @@ async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) 
     return dict(answer["error"])
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-@pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
-async def test_a_length_that_no_answer_can_have_is_refused(start: Start, name: str, value: Any) -> None:
-    engine = Engine("x")
-    error = await refused(await start(engine), **{name: value})
-    assert (error["param"], error["code"]) == (name, "invalid_request")
-    said = "more than 0" if type(value) is int else "a whole number"
-    assert error["message"] == f"{name} is {value!r}; it has to be {said}"
-    assert engine.prompts == []
-
-
 async def test_two_lengths_that_differ_are_refused(start: Start) -> None:
     error = await refused(await start(Engine("x")), max_tokens=1, max_completion_tokens=2)
     assert "max_tokens is 1, and max_completion_tokens 2" in error["message"]
@@ -382,8 +321,7 @@ async def test_an_engine_may_end_answers_at_the_context_instead(start: Start) ->
         lowers_max_tokens = True
 
     agent = await start(Lowers("x"))
-    async with agent.post("/chat/completions", messages=USER, max_tokens=5) as response:
-        assert response.status == 200
+    await ask(agent, messages=USER, max_tokens=5)
     error = await refused(agent, messages=[{"role": "user", "content": "a" * 12}])
     assert error["code"] == "context_length_exceeded"
 
@@ -423,30 +361,33 @@ async def test_what_the_engine_cannot_honour_is_recorded_and_the_call_goes_on(
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("path", "fields"),
     [
-        {"top_logprobs": 2, "logprobs": True},
-        {"prompt_logprobs": 0},
-        {"functions": [{"name": "add"}]},
-        {"modalities": ["text", "audio"]},
-        {"continue_final_message": True},
+        ("/chat/completions", {"top_logprobs": 2, "logprobs": True}),
+        ("/chat/completions", {"prompt_logprobs": 0}),
+        ("/chat/completions", {"functions": [{"name": "add"}]}),
+        ("/chat/completions", {"modalities": ["text", "audio"]}),
+        ("/chat/completions", {"continue_final_message": True}),
+        ("/completions", {"echo": True}),
+        ("/completions", {"suffix": "b"}),
+        ("/completions", {"best_of": 2}),
+        ("/completions", {"logprobs": 5}),
     ],
     ids=str,
 )
-async def test_what_would_make_it_another_answer_is_refused(start: Start, fields: dict[str, Any]) -> None:
-    error = await refused(await start(Engine("x")), **fields)
-    assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
-
-
-@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "b"}, {"best_of": 2}, {"logprobs": 5}])
-async def test_completions_are_refused_what_they_would_lose(start: Start, fields: dict[str, Any]) -> None:
-    error = await refused(await start(Engine("x")), "/completions", **fields)
+async def test_what_would_make_it_another_answer_is_refused(start: Start, path: str, fields: dict[str, Any]) -> None:
+    error = await refused(await start(Engine("x")), path, **fields)
     assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("max_tokens", 0, "max_tokens is 0; it has to be more than 0"),
+        ("max_tokens", "many", "max_tokens is 'many'; it has to be a whole number"),
+        ("max_tokens", 1.5, "max_tokens is 1.5; it has to be a whole number"),
+        ("max_tokens", True, "max_tokens is True; it has to be a whole number"),
+        ("max_completion_tokens", -1, "max_completion_tokens is -1; it has to be more than 0"),
         ("temperature", -1, "temperature is -1; it has to be 0 or more"),
         ("temperature", "hot", "temperature is 'hot'; it has to be a number"),
         ("top_p", 0, "top_p is 0; it has to be more than 0"),
@@ -478,29 +419,19 @@ async def test_completions_are_refused_what_they_would_lose(start: Start, fields
     ],
 )
 async def test_a_value_that_a_parameter_cannot_have_is_named(start: Start, name: str, value: Any, message: str) -> None:
-    error = await refused(await start(Engine("x")), **{name: value})
+    engine = Engine("x")
+    error = await refused(await start(engine), **{name: value})
     assert (error["param"], error["code"], error["message"]) == (name, "invalid_request", message)
+    assert engine.prompts == []
 
 
 async def test_what_changes_nothing_is_taken(start: Start) -> None:
     engine = Engine("x")
     agent = await start(engine)
-    async with agent.chat(
-        user="me",
-        metadata={"a": "b"},
-        store=True,
-        service_tier="auto",
-        response_format={"type": "text"},
-        logit_bias={},
-        parallel_tool_calls=True,
-        tool_choice="auto",
-        top_logprobs=0,
-        reasoning_effort=None,
-        stop=None,
-    ) as response:
-        assert response.status == 200, await response.text()
-    async with agent.post("/completions", prompt="a", echo=False, suffix="", best_of=1) as response:
-        assert response.status == 200, await response.text()
+    told = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
+    neutral = {"response_format": {"type": "text"}, "logit_bias": {}, "parallel_tool_calls": True, "top_logprobs": 0}
+    await ask(agent, messages=USER, tool_choice="auto", reasoning_effort=None, stop=None, **told, **neutral)
+    await ask(agent, "/completions", prompt="a", echo=False, suffix="", best_of=1)
     assert engine.sampling == [{}, {}]
 
 
@@ -520,8 +451,7 @@ async def test_what_the_engine_honours_reaches_it(start: Start) -> None:
         "repetition_penalty": 1.1,
         "ignore_eos": True,
     }
-    async with (await start(engine)).chat(**asked) as response:
-        assert response.status == 200, await response.text()
+    await ask(await start(engine), messages=USER, **asked)
     assert engine.sampling == [asked]
 
 
@@ -565,8 +495,7 @@ async def test_a_tool_call_is_forced_where_the_engine_takes_schemas(
     (call,) = said[1]["tool_calls"]
     assert (call["function"], said[1]["content"]) == ({"name": "add", "arguments": '{"x": 1}'}, None)
     said.append({"role": "tool", "tool_call_id": call["id"], "content": "3"})
-    async with agent.post("/chat/completions", messages=said, tools=TWO) as response:
-        assert response.status == 200
+    await ask(agent, messages=said, tools=TWO)
     spans = await agent.spans()
     assert len(TraceToTrajectories().adapt(spans).rows) == 1
     assert "agentlightning.ignored_parameters" not in spans[0].attributes
@@ -578,35 +507,26 @@ async def test_a_forced_call_that_was_cut_off_is_text(start: Start) -> None:
     assert (said[1]["content"], said[1]["tool_calls"]) == ('{"name": "add", "argu', None)
 
 
-async def test_tools_whose_definitions_differ_are_not_forced(start: Start) -> None:
-    other = {"name": "sub", "parameters": {**NUMBERS, "$defs": {"X": {"type": "string"}}}}
-    engine = Constrained("x")
-    agent = await start(engine)
-    tools = [TWO[0], {"type": "function", "function": other}]
-    async with agent.chat(tools=tools, tool_choice="required") as response:
-        assert response.status == 200
-    assert engine.sampling == [{}]
-    assert (await agent.span()).attributes["agentlightning.ignored_parameters"] == ["tool_choice"]
+OTHER = {"name": "sub", "parameters": {**NUMBERS, "$defs": {"X": {"type": "string"}}}}
+DIFFERENT = [TWO[0], {"type": "function", "function": OTHER}]
+"""Tools whose definitions of one name differ."""
+
+
+OBJECT = {"type": "json_object"}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBERS}}
 
 
 @pytest.mark.parametrize(
     ("fields", "sampling", "ignored"),
     [
-        ({"response_format": {"type": "json_object"}}, {"json_schema": {"type": "object"}}, None),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBERS}}},
-            {"json_schema": NUMBERS},
-            None,
-        ),
-        (
-            {"response_format": {"type": "json_object"}, "tools": TOOLS, "tool_choice": "none"},
-            {"json_schema": {"type": "object"}},
-            None,
-        ),
-        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, {}, ["response_format"]),
+        ({"response_format": OBJECT}, {"json_schema": {"type": "object"}}, None),
+        ({"response_format": SCHEMA}, {"json_schema": NUMBERS}, None),
+        ({"response_format": OBJECT, "tools": TOOLS, "tool_choice": "none"}, {"json_schema": {"type": "object"}}, None),
+        ({"response_format": OBJECT, "tools": TOOLS}, {}, ["response_format"]),
         ({"response_format": {"type": "grammar"}}, {}, ["response_format"]),
         ({"logit_bias": {"50": 1}}, {"logit_bias": {"50": 1}}, None),
         ({"json_schema": NUMBERS}, {}, ["json_schema"]),
+        ({"tools": DIFFERENT, "tool_choice": "required"}, {}, ["tool_choice"]),
     ],
     ids=str,
 )
@@ -615,8 +535,7 @@ async def test_an_engine_is_given_what_it_takes(
 ) -> None:
     engine = Constrained("x")
     agent = await start(engine)
-    async with agent.chat(**fields) as response:
-        assert response.status == 200
+    await ask(agent, messages=USER, **fields)
     assert engine.sampling == [sampling]
     assert (await agent.span()).attributes.get("agentlightning.ignored_parameters") == ignored
 
@@ -632,8 +551,7 @@ async def test_options_of_a_call_go_to_the_template_and_belong_to_the_conversati
     said = await converse(agent, 2, False, extra_body={"chat_template_kwargs": {"thinks": "little"}})
     assert Letters().decode(engine.prompts[0], skip_special_tokens=True).startswith("little\n")
     assert PAIR in engine.prompts[1]
-    async with agent.post("/chat/completions", messages=said[:3]) as response:
-        assert response.status == 200
+    await ask(agent, messages=said[:3])
     assert PAIR not in engine.prompts[2]
     assert Letters().decode(engine.prompts[2], skip_special_tokens=True).startswith("much\n")
 
@@ -656,8 +574,7 @@ async def test_the_words_that_end_an_answer_are_not_part_of_it(
 
 async def test_answers_of_one_seed_are_not_all_the_same(start: Start) -> None:
     engine = Engine("a", "b", "c")
-    async with (await start(engine)).chat(n=3, seed=7) as response:
-        assert response.status == 200
+    await ask(await start(engine), messages=USER, n=3, seed=7)
     assert [sampling["seed"] for sampling in engine.sampling] == [7, 8, 9]
 
 
@@ -760,7 +677,7 @@ async def test_arguments_that_are_nested_too_deep_go_to_the_template_as_they_are
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": DEEP}}
     said = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, *USER]
     engine = Engine("ok")
-    await chat(await start(engine), said)
+    await ask(await start(engine), messages=said, tools=TOOLS)
     assert DEEP in Letters().decode(engine.prompts[0], skip_special_tokens=False)
 
 
@@ -810,24 +727,20 @@ async def test_a_conversation_that_the_template_refuses_is_a_wrong_request(
         raise ValueError("Conversation roles must alternate user/assistant")
 
     monkeypatch.setattr(Letters, "apply_chat_template", refuse)
-    agent = await start(Engine("x"))
-    async with agent.chat() as response:
-        error = (await response.json())["error"]
-    assert (response.status, error["code"]) == (400, "invalid_request")
+    error = await refused(await start(Engine("x")))
+    assert error["code"] == "invalid_request"
     assert "Conversation roles must alternate" in error["message"]
 
 
 async def test_a_completion_calls_no_tools(start: Start) -> None:
     agent = await start(Engine(CALL))
-    async with agent.post("/completions", prompt="a", tools=TOOLS) as response:
-        assert (await response.json())["choices"][0]["text"] == CALL
+    assert (await ask(agent, "/completions", prompt="a", tools=TOOLS))["text"] == CALL
     assert (await agent.span()).attributes["agentlightning.ignored_parameters"] == ["tools"]
 
 
 async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:
-    agent = await start(Engine("x"))
-    async with agent.post("/completions", prompt="a", logprobs=0) as response:
-        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.12, -0.001]
+    choice = await ask(await start(Engine("x")), "/completions", prompt="a", logprobs=0)
+    assert choice["logprobs"]["token_logprobs"] == [-0.12, -0.001]
 
 
 THINKS = ("<think>", "</think>")
@@ -862,9 +775,7 @@ async def test_what_a_model_thinks_first_is_reasoning_and_no_content(
     said = await converse(agent, 1, stream)
     assert (said[1]["content"] or "") == content
     assert said[1].get("reasoning_content") == reasoning
-    said = [said[0], {"role": "assistant", "content": content}, {"role": "user", "content": "x"}]
-    async with agent.post("/chat/completions", messages=said) as response:
-        assert response.status == 200
+    await ask(agent, messages=[said[0], {"role": "assistant", "content": content}, *USER])
     assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
     assert sampled in tokenizer.decode(engine.prompts[1], skip_special_tokens=False), "the same conversation"
 
@@ -889,5 +800,4 @@ async def test_a_parser_of_tokens_is_given_those_behind_the_thinking(start: Star
 
 async def test_completions_are_given_as_they_were_sampled(start: Start) -> None:
     agent = await start(Engine("<think>a</think>b"), reasoning=THINKS)
-    async with agent.post("/completions", prompt="x") as response:
-        assert (await response.json())["choices"][0]["text"] == "<think>a</think>b"
+    assert (await ask(agent, "/completions", prompt="x"))["text"] == "<think>a</think>b"

@@ -39,6 +39,7 @@ ELSEWHERE = [
 
 
 JUDGE = [{"model_name": "judge", "litellm_params": {"model": "hosted_vllm/judge", "api_base": "http://127.0.0.1:9/v1"}}]
+UNSEEN = LLM(endpoint="http://127.0.0.1:9/v1", model="m")
 
 
 @rollout
@@ -77,10 +78,7 @@ async def test_the_served_model_takes_one_place_and_leaves_it_at_the_end(tmp_pat
         ({}, "give llm_proxy a model_list"),
         ({"llm_proxy": {"model_list": [*ELSEWHERE, *JUDGE]}}, "the place of one of policy, judge; say which with --as"),
         (
-            {
-                "llm_proxy": {"model_list": ELSEWHERE},
-                "initial_resources": {"main_llm": LLM(endpoint="http://127.0.0.1:9/v1", model="m")},
-            },
+            {"llm_proxy": {"model_list": ELSEWHERE}, "initial_resources": {"main_llm": UNSEEN}},
             "the calls of 'main_llm' do not go through the proxy",
         ),
     ],

@@ -16,19 +16,13 @@ from lightning_core.types import AttemptedRollout
 
 pytestmark = MARKS
 
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer", "enum": [1, 2]}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
+PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "enum": [1, 2]}},
+    "required": ["a"],
+    "additionalProperties": False,
 }
+TOOL: Any = {"type": "function", "function": {"name": "add", "strict": True, "parameters": PARAMETERS}}
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import openai
 from lightning_tokens import Generated
 
 END = 1
@@ -63,3 +64,29 @@ class StreamingEngine(Engine):
         for place, token in enumerate(whole.token_ids):
             is_last = place + 1 == len(whole.token_ids)
             yield Generated([token], [-token / 1000], whole.finish_reason if is_last else None)
+
+
+async def converse(agent: Any, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
+    """Talk as a client does that sends back the messages that it got."""
+    client = openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0)
+    said: list[Any] = []
+    try:
+        for turn in range(turns):
+            said.append({"role": "user", "content": f"q{turn}"})
+            if not stream:
+                answer = await client.chat.completions.create(model="small", messages=said, **more)
+                message: dict[str, Any] = answer.choices[0].message.model_dump()
+            else:
+                text, calls, thought = "", [], ""
+                async for chunk in await client.chat.completions.create(
+                    model="small", messages=said, stream=True, **more
+                ):
+                    text += chunk.choices[0].delta.content or ""
+                    thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
+                    calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
+                message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+                message |= {"reasoning_content": thought} if thought else {}
+            said.append(message)
+    finally:
+        await client.close()
+    return said

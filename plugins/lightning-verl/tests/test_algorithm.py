@@ -7,15 +7,15 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_proxy import RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.config import load_settings
-from lightning_verl.serving import Policy
 from lightning_verl.training import Training
+from toy_policy import policy
 
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import default_registry
@@ -30,11 +30,8 @@ from lightning_verl import VERL
 def agent(task, llm):
     return 0.0
 
-given = json.loads(sys.argv[1])
 try:
-    Trainer(algorithm=VERL(given["config"], preset="grpo"), **given["trainer"]).fit(
-        agent, given["tasks"]
-    )
+    Trainer(algorithm=VERL(json.loads(sys.argv[1]), preset="grpo")).fit(agent, list(range(8)))
 except Exception as exc:
     heavy = [name for name in ("torch", "ray", "verl", "transformers") if name in sys.modules]
     print(json.dumps([type(exc).__name__, str(exc), heavy]))
@@ -42,11 +39,10 @@ except Exception as exc:
 """
 
 
-def refusal(config: dict[str, object], tasks: int, **trainer: object) -> str:
+def refusal(config: dict[str, object]) -> str:
     """Return the one error that a training is refused with, before anything is started that could be left."""
-    numbered = [{"number": number} for number in range(tasks)]
-    given = json.dumps({"config": config, "tasks": numbered, "trainer": trainer})
-    ran = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", PROBE, json.dumps(config)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
     kind, message, heavy = json.loads(ran.stdout.splitlines()[-1])
     assert message.splitlines()[-1] in ran.stderr.splitlines()[-1]
@@ -62,10 +58,11 @@ async def test_checkpoints_outlive_a_failure_but_not_other_work() -> None:
     assert await checkpoint_folder(store, "other", of={"config": "b"}) == "other"
 
 
-def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
-    def work(*config: str) -> dict[str, object]:
-        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
+def work(*config: str) -> dict[str, object]:
+    return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
 
+
+def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
     assert work() == work()
     assert work() == work("agentlightning.checkpoint_minutes=1")
     assert work() != work("actor_rollout_ref.rollout.n=8")
@@ -74,9 +71,6 @@ def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_o
 
 
 def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_libraries(monkeypatch) -> None:
-    def work(*config: str) -> dict[str, object]:
-        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
-
     monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 1)
     one = work()
     monkeypatch.setattr("lightning_verl.config.count_gpus", lambda: 2)
@@ -120,32 +114,31 @@ def test_a_preset_sets_what_belongs_to_it() -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
-    message = refusal({**config(model), "agentlightning": {}}, 8)
+    message = refusal({**config(model), "agentlightning": {}})
     assert "which is not installed; to train on this machine's processor, set agentlightning.device: cpu" in message
     assert "\n" not in message
 
 
-def test_a_dataset_that_is_less_than_a_batch(tmp_path: Path) -> None:
-    algorithm = VERL(config(str(tmp_path / "none")), preset="grpo")
-    algorithm.set_store(InMemoryLightningStore())
-    with pytest.raises(ConfigError, match="less than one batch"):
-        asyncio.run(algorithm.run([1] * 3))
+NO_MANAGER = {"daemon_cls": "lightning_verl:AgentModeDaemon"}
 
 
-def test_a_proxy_that_verl_s_client_cannot_reach(model: str) -> None:
-    algorithm = VERL(config(model))
+@pytest.mark.parametrize(
+    ("tasks", "options", "proxy", "message"),
+    [
+        (3, {}, None, "less than one batch"),
+        (8, {}, RemoteProxy("http://127.0.0.1:1"), "runs by itself and cannot be given the model that is trained; l"),
+        (8, NO_MANAGER, None, r"it has to be a subclass of lightning_verl\.RolloutManager"),
+    ],
+)
+def test_what_a_training_cannot_work_with_is_refused(
+    model: str, tasks: int, options: dict[str, Any], proxy: RemoteProxy | None, message: str
+) -> None:
+    algorithm = VERL(config(model), **options)
     algorithm.set_store(InMemoryLightningStore())
-    algorithm.set_llm_proxy(make_proxy("http://127.0.0.1:1"))
-    message = "runs by itself and cannot be given the model that is trained; leave it out"
+    if proxy is not None:
+        algorithm.set_llm_proxy(proxy)
     with pytest.raises(ConfigError, match=message):
-        asyncio.run(algorithm.run([1] * 8))
-
-
-def test_a_class_that_runs_no_rollouts_is_refused(model: str) -> None:
-    algorithm = VERL(config(model), daemon_cls="lightning_verl:AgentModeDaemon")
-    algorithm.set_store(InMemoryLightningStore())
-    with pytest.raises(ConfigError, match=r"it has to be a subclass of lightning_verl\.RolloutManager"):
-        asyncio.run(algorithm.run([1] * 8))
+        asyncio.run(algorithm.run([1] * tasks))
 
 
 def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
@@ -155,27 +148,13 @@ def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
     assert (here / "e2e" / "own_classes.py").read_text().strip() in page
 
 
-def make_proxy(proxy: object) -> object:
-    return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy(**cast(dict[str, Any], proxy))
-
-
 class Begun(Training):
     """Serves the model and says what it begins with, and ends there as it is to."""
 
     ends_with: BaseException | None = None
 
     async def run(self) -> None:
-        policy = Policy(
-            name="tiny",
-            client=cast(Any, None),
-            tokenizer=cast(Any, None),
-            ends=(),
-            sampling={"train": {}, "val": {}},
-            chat_template={},
-            max_response_tokens=8,
-            max_context_tokens=100,
-        )
-        await self.serving.start(policy)
+        await self.serving.start(policy())
         await self.begin(0)
         if self.ends_with is not None:
             raise self.ends_with
@@ -222,8 +201,3 @@ async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measu
     found = await store.query_resources()
     assert len(found) == versions
     assert found[-1].resources == algorithm.get_initial_resources(), "they are found where the proxy is now"
-
-
-def test_an_unknown_key_names_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match="train_batch_size"):
-        VERL({"data": {"train_batch_sise": 8}})

@@ -6,6 +6,21 @@ import pytest
 from lightning_verl.bridge import Bridge, Ending, Enough, Stopped
 
 
+class Hanging:
+    """What never comes to an end by itself."""
+
+    def __init__(self) -> None:
+        self.began, self.was_cancelled = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled.set()
+            raise
+
+
 async def test_the_thread_gets_what_a_coroutine_returns_or_raises() -> None:
     bridge = Bridge(asyncio.get_running_loop())
 
@@ -21,23 +36,13 @@ async def test_the_thread_gets_what_a_coroutine_returns_or_raises() -> None:
 
 
 async def test_stopping_ends_a_call_that_would_never_return() -> None:
-    bridge = Bridge(asyncio.get_running_loop())
-    began, was_cancelled = asyncio.Event(), asyncio.Event()
-
-    async def hang() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            was_cancelled.set()
-            raise
-
-    calling = asyncio.create_task(asyncio.to_thread(lambda: bridge.call(hang())))
-    await began.wait()
+    bridge, hanging = Bridge(asyncio.get_running_loop()), Hanging()
+    calling = asyncio.create_task(asyncio.to_thread(lambda: bridge.call(hanging.run())))
+    await hanging.began.wait()
     bridge.stop()
     with pytest.raises(Stopped):
         await calling
-    await asyncio.wait_for(was_cancelled.wait(), 20)
+    await asyncio.wait_for(hanging.was_cancelled.wait(), 20)
 
 
 async def test_the_first_reason_to_stop_is_raised_by_every_later_call_and_wait() -> None:
@@ -77,22 +82,13 @@ async def test_what_is_done_comes_to_its_end_unless_the_training_does() -> None:
 
 
 async def test_what_would_last_is_cancelled() -> None:
-    ending, began, was_cancelled = Ending(), asyncio.Event(), asyncio.Event()
-
-    async def hang() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            was_cancelled.set()
-            raise
-
-    measuring = asyncio.create_task(ending.unless(hang()))
-    await began.wait()
+    ending, hanging = Ending(), Hanging()
+    measuring = asyncio.create_task(ending.unless(hanging.run()))
+    await hanging.began.wait()
     ending.ask()
     with pytest.raises(Enough):
         await measuring
-    assert was_cancelled.is_set()
+    assert hanging.was_cancelled.is_set()
 
 
 async def test_what_goes_wrong_is_raised() -> None:

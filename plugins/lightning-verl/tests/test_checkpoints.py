@@ -15,10 +15,15 @@ class Clock:
         return self.now
 
 
-def test_one_is_due_when_the_last_one_is_long_ago() -> None:
+def begun(seconds: float | None) -> tuple[Schedule, Clock]:
     clock = Clock()
-    schedule = Schedule(600, clock=clock)
+    schedule = Schedule(seconds, clock=clock)
     schedule.begin()
+    return schedule, clock
+
+
+def test_one_is_due_when_the_last_one_is_long_ago() -> None:
+    schedule, clock = begun(600)
     clock.now += 599
     assert not schedule.is_due()
     clock.now += 1
@@ -31,9 +36,7 @@ def test_one_is_due_when_the_last_one_is_long_ago() -> None:
 
 
 def test_at_most_a_twentieth_of_the_time_is_spent_on_them() -> None:
-    clock = Clock()
-    schedule = Schedule(600, clock=clock)
-    schedule.begin()
+    schedule, clock = begun(600)
     with schedule.saving():
         clock.now += 100
     clock.now += 1999
@@ -43,9 +46,7 @@ def test_at_most_a_twentieth_of_the_time_is_spent_on_them() -> None:
 
 
 def test_by_steps_alone_time_does_not_count() -> None:
-    clock = Clock()
-    schedule = Schedule(None, clock=clock)
-    schedule.begin()
+    schedule, clock = begun(None)
     clock.now += 1e6
     assert not schedule.is_due()
 

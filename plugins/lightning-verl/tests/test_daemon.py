@@ -56,9 +56,8 @@ async def agent(task: dict[str, Any], llm: LLM) -> float:
 async def run(loop: Callable[[AgentModeDaemon, list[str]], None], **options: Any) -> None:
     async with FakeEngine(["yes"]) as engine:
         address = [f"127.0.0.1:{engine.port}"]
-        await Trainer(algorithm=ByHand(lambda daemon: loop(daemon, address), **options), n_runners=4).fit_async(
-            agent, [{}]
-        )
+        algorithm = ByHand(lambda daemon: loop(daemon, address), **options)
+        await Trainer(algorithm=algorithm, n_runners=4).fit_async(agent, [{}])
 
 
 async def test_seven_rollouts_of_two_turns_are_validated_each_once() -> None:
@@ -139,57 +138,33 @@ async def test_rows_beyond_whole_mini_batches_are_left_out_by_lot_and_counted() 
     assert left_out == {1, 2, 3}
 
 
-async def test_fewer_rows_than_a_mini_batch_are_told() -> None:
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        (1, "there are 4 rows, fewer than mini_batch_size, 5"),
+        (None, r"nothing to learn from: 0 of 2 rollouts have a reward.* no luck"),
+    ],
+)
+async def test_a_batch_that_cannot_be_says_why(reward: int | None, error: str) -> None:
     def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
-        daemon.set_up_data_and_server({"question": ["a"], "reward": [1]}, address)
+        daemon.set_up_data_and_server({"question": ["a"], "reward": [reward]}, address)
         daemon.run_until_all_finished()
-        with pytest.raises(AlgorithmError, match="there are 4 rows, fewer than mini_batch_size, 5"):
+        with pytest.raises(AlgorithmError, match=error):
             daemon.get_train_data_batch(20, 32, "cpu", 1)
 
     await run(loop, mini_batch_size=5)
 
 
-async def test_nothing_to_learn_from_says_why() -> None:
-    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
-        daemon.set_up_data_and_server({"question": ["a"], "reward": [None]}, address)
-        daemon.run_until_all_finished()
-        with pytest.raises(AlgorithmError, match=r"nothing to learn from: 0 of 2 rollouts have a reward.* no luck"):
-            daemon.get_train_data_batch(16, 32, "cpu", 1)
-
-    await run(loop)
-
-
-def test_it_needs_a_store() -> None:
-    with pytest.raises(ConfigError, match="with a store"):
-        AgentModeDaemon(None, 1, {}, None, 1, 0)
-    with pytest.raises(ConfigError, match="mode is 'v0'"):
-        AgentModeDaemon(None, 1, {}, None, 1, 0, mode="v0")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (
-            {"trace_aggregator": {"level": "trajectories"}},
-            "trace_aggregator: level is 'trajectories'; it has to be 'transition' or 'trajectory'",
-        ),
-        (
-            {"trace_aggregator": {"trajectory_max_prompt_len": 5}},
-            "Did you mean 'trajectory_max_prompt_length'?",
-        ),
+        ({"store": None}, "with a store"),
+        ({"mode": "v0"}, "mode is 'v0'"),
+        ({"trace_aggregator": {"level": "all"}}, "level is 'all'; it has to be 'transition' or 'trajectory'"),
+        ({"trace_aggregator": {"trajectory_max_prompt_len": 5}}, "Did you mean 'trajectory_max_prompt_length'?"),
         ({"reward_fillna_value": float("nan")}, "reward_fillna_value is nan; give a finite number, or None"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused(wrong: dict[str, Any], told: str) -> None:
-    given = {
-        "port": None,
-        "train_rollout_n": 1,
-        "train_information": {},
-        "tokenizer": None,
-        "mini_batch_size": 1,
-        "pad_token_id": 0,
-        "store": InMemoryLightningStore(),
-        **wrong,
-    }
     with pytest.raises(ConfigError, match=re.escape(told)):
-        AgentModeDaemon(**given)
+        AgentModeDaemon(None, 1, {}, None, 1, 0, **{"store": InMemoryLightningStore(), **wrong})

@@ -2,46 +2,22 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning_verl.serving import VerlEngine
-from toy_policy import Letters
-
-
-class Client:
-    """Answers as verl's client does, and remembers what it was asked."""
-
-    def __init__(
-        self, stop_reason: str | None = "completed", answer: Sequence[int] = (7, 8), **versions: int | None
-    ) -> None:
-        self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
-        self.stop_reason = stop_reason
-        self.answer = list(answer)
-        self.versions = versions
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        self.asked.append((request_id, prompt_ids, sampling_params))
-        return SimpleNamespace(
-            token_ids=self.answer,
-            log_probs=[-0.5, -0.25],
-            stop_reason=self.stop_reason,
-            extra_fields=self.versions,
-        )
-
+from toy_policy import Client, Letters
 
 END = 8
 
 
-def engine(client: Client, **limits: int) -> VerlEngine:
+def engine(client: Client, **more: Any) -> VerlEngine:
     return VerlEngine(
         client,
         tokenizer=Letters(),
         ends={END, 9},
         sampling={"temperature": 1.0, "top_p": 0.9, "top_k": -1},
-        **{"max_response_tokens": 10, "max_context_tokens": 16, **limits},
+        **{"max_response_tokens": 10, "max_context_tokens": 16, **more},
     )
 
 
@@ -61,7 +37,7 @@ async def test_an_agent_cannot_change_the_distribution_that_is_learned_from() ->
         "max_tokens": 10,
         "stop": ["x"],
     }
-    assert (list(answer.token_ids), list(answer.logprobs or ())) == ([7, 8], [-0.5, -0.25])
+    assert (list(answer.token_ids), list(answer.logprobs or ())) == ([111, 107], [-0.5, -1.5])
     assert answer.finish_reason == "stop"
 
 
@@ -121,15 +97,7 @@ async def test_an_answer_has_the_weights_that_verl_s_servers_sampled_it_with() -
 
 async def test_what_ends_an_answer_behind_a_call_of_a_tool_ends_it_beside_what_the_agent_says() -> None:
     client = Client(answer=[7, 5])
-    policy = VerlEngine(
-        client,
-        tokenizer=Letters(),
-        ends={END},
-        sampling={},
-        max_response_tokens=2,
-        max_context_tokens=16,
-        stop_token_ids=[5],
-    )
+    policy = engine(client, max_response_tokens=2, stop_token_ids=[5])
     answer = await policy.generate([1], {"stop_token_ids": [6]}, request_id="a")
     ((_, _, sampling),) = client.asked
     assert sampling["stop_token_ids"] == [5, 6]

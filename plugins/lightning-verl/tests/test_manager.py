@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -49,29 +49,20 @@ class Queue:
         return [f"{uid}_{row.session}_{row.index}" for uid in uids or self.ended for row in self.ended[uid][0]]
 
 
+@dataclass(eq=False)
 class Driven(Algorithm):
     """Does with a manager what a test wants, in the place of verl's trainer."""
 
-    def __init__(
-        self,
-        drive: Callable[["Driven"], Awaitable[None]],
-        *,
-        key: str = "k",
-        size: int = 2,
-        batch_size: int | None = None,
-        is_sync: bool = True,
-        options: LearningOptions = OPTIONS,
-        model_list: Sequence[dict[str, Any]] | None = None,
-    ) -> None:
-        self.drive = drive
-        self.key = key
-        self.size = size
-        self.batch_size = batch_size
-        self.is_sync = is_sync
-        self.options = options
-        self.model_list = model_list
-        self.client = Client()
-        self.asked: list[int] = []
+    drive: Callable[["Driven"], Awaitable[None]]
+    _: KW_ONLY
+    key: str = "k"
+    size: int = 2
+    batch_size: int | None = None
+    is_sync: bool = True
+    options: LearningOptions = OPTIONS
+    model_list: Sequence[dict[str, Any]] | None = None
+    client: Client = field(default_factory=Client)
+    asked: list[int] = field(default_factory=list)
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         self.bridge = Bridge(asyncio.get_running_loop())
@@ -199,16 +190,6 @@ async def test_what_another_model_of_the_proxy_says_is_not_learned_from(gives_to
         await trainer.fit_async(helped, [{"say": "a"}], val_dataset=[{"say": "b"}])
 
 
-async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() -> None:
-    async def drive(driven: Driven) -> None:
-        queue = await driven.learn("u0", "u1")
-        assert queue.ended["u0"][0] == []
-        assert len(queue.ended["u1"][0]) == 2
-        assert (await driven.manager.take_metrics(queue.keys(), waiting=()))["training/n_groups_dropped"] == 1
-
-    await fit(Driven(drive), [{"raises": "no luck"}, {"say": "b"}])
-
-
 async def until_stopped(driven: Driven) -> None:
     """Ask for a group for each task, and wait for what stops the trainer."""
     driven.manager.write_to(Queue(2))
@@ -263,8 +244,6 @@ async def test_the_first_group_that_is_dropped_for_its_length_is_a_warning(caplo
 
 async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() -> None:
     async def drive(driven: Driven) -> None:
-        queue = Queue(1)
-        driven.manager.write_to(queue)
         flush, lost = driven.serving.proxy.flush, [CallsLost("a worker of the proxy died")]
 
         async def lose_one(rollout_id: str, attempt_id: str) -> None:
@@ -273,8 +252,7 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() 
                 raise lost.pop()
 
         driven.serving.proxy.flush = lose_one  # type: ignore[method-assign]
-        await driven.ask(["u0"])
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        queue = await driven.learn("u0")
         assert len(queue.ended["u0"][0]) == 2
         assert (await driven.manager.take_metrics(queue.keys(), waiting=()))["training/n_faults"] == 1
 
@@ -349,14 +327,18 @@ async def test_asynchronously_a_group_with_a_reward_begins_the_count_anew() -> N
 async def test_groups_without_a_reward_in_two_steps_are_no_whole_batch() -> None:
     async def drive(driven: Driven) -> None:
         for step, tasks in ((4, [0, 1]), (5, [2, 3])):
-            queue = Queue(2)
-            driven.manager.write_to(queue)
-            await driven.ask([f"{step}-{task}" for task in tasks], step=step, tasks=tasks)
-            await asyncio.wait_for(queue.is_full.wait(), 20)
+            await driven.learn(*(f"{step}-{task}" for task in tasks), step=step, tasks=tasks)
 
-    driven = Driven(drive, batch_size=2)
     tasks = [{"say": "a"}, {"raises": "no luck"}, {"raises": "no luck"}, {"say": "b"}]
-    await fit(driven, tasks)
+    await fit(Driven(drive, batch_size=2), tasks)
+
+
+async def again(driven: Driven, store: InMemoryLightningStore, tasks: list[Any], runs: LitAgent[Any] = agent) -> int:
+    """Fit in the same run, as after a kill; return how many calls the model got."""
+    trainer = Trainer(algorithm=driven, n_runners=4, store=store)
+    trainer._fits = 0
+    await trainer.fit_async(runs, tasks)
+    return len(driven.client.temperatures)
 
 
 async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -> None:
@@ -367,14 +349,7 @@ async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -
         assert all(len(rows) == 2 for rows, _ in queue.ended.values())
 
     tasks = [{"say": "a"}, {"say": "b"}]
-    calls = []
-    for key in ("k", "k", "other"):
-        driven = Driven(drive, key=key)
-        trainer = Trainer(algorithm=driven, n_runners=4, store=store)
-        trainer._fits = 0  # the same run, as after a kill
-        await trainer.fit_async(agent, tasks)
-        calls.append(len(driven.client.temperatures))
-    assert calls == [8, 0, 8]
+    assert [await again(Driven(drive, key=key), store, tasks) for key in ("k", "k", "other")] == [8, 0, 8]
 
 
 @rollout
@@ -401,29 +376,21 @@ async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_co
         rollouts = await store.query_rollouts()
         assert sorted(each.status for each in rollouts) == [status] * 2 + ["succeeded"] * 2
 
-    for drive, runs in ((leave, left), (go_on, agent)):
-        trainer = Trainer(algorithm=Driven(drive), n_runners=4, store=store)
-        trainer._fits = 0  # the same run, as after a kill
-        await trainer.fit_async(runs, [{"say": "a"}])
+    await again(Driven(leave), store, [{"say": "a"}], left)
+    await again(Driven(go_on), store, [{"say": "a"}])
 
 
 async def test_a_group_is_asked_for_again_beside_others_than_before() -> None:
     store = InMemoryLightningStore(run_id="r")
 
     async def drive(driven: Driven) -> None:
-        queue = Queue(len(driven.asked))
-        driven.manager.write_to(queue)
-        await driven.ask([f"1-{number}" for number in driven.asked], tasks=driven.asked)
-        await asyncio.wait_for(queue.is_full.wait(), 20)
+        await driven.learn(*(f"1-{number}" for number in driven.asked), tasks=driven.asked)
 
     calls = []
     for asked in ([0, 1, 2], [2, 3], [1]):
         driven = Driven(drive)
         driven.asked = asked
-        trainer = Trainer(algorithm=driven, n_runners=4, store=store)
-        trainer._fits = 0  # the same run, as after a kill
-        await trainer.fit_async(agent, [{"say": say} for say in "abcd"])
-        calls.append(len(driven.client.temperatures))
+        calls.append(await again(driven, store, [{"say": say} for say in "abcd"]))
     assert calls == [12, 4, 0]
 
 
@@ -458,12 +425,7 @@ async def test_once_the_training_is_to_end_refused_calls_neither_judge_a_group_n
         await store.wait_for_rollouts(rollout_ids=ids)
         await asyncio.wait(groups, timeout=20)
         await asyncio.to_thread(driven.bridge.wait, 0)
-        assert (
-            await asyncio.to_thread(
-                lambda: driven.bridge.call(driven.manager.take_metrics(queue.keys(), waiting=queue.begun))
-            )
-            == {}
-        )
+        assert await driven.manager.take_metrics(queue.keys(), waiting=queue.begun) == {}
         assert queue.ended == {}, "whoever goes on asks for it again"
 
     await Trainer(algorithm=Driven(drive), n_runners=4).fit_async(refused, [{"say": "a"}])

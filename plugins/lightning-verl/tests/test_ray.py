@@ -169,17 +169,11 @@ def test_a_ray_that_this_process_has_started_is_refused(shared_ray: None) -> Non
 
 
 def test_a_field_in_bf16_as_a_critic_on_a_gpu_writes_it_is_read_as_numbers(queue: None) -> None:
-    values = torch.nested.as_nested_tensor(
-        [torch.tensor([0.5, -1.25], dtype=torch.bfloat16), torch.tensor([2.0], dtype=torch.bfloat16)],
-        layout=torch.jagged,
-    )
-    tq.kv_batch_put(
-        keys=["1-0_0_0", "1-0_1_0"],
-        partition_id="train",
-        fields=TensorDict({"values": values}, batch_size=2),
-        tags=[{"status": "success"}] * 2,
-    )
-    batch = SimpleNamespace(keys=["1-0_0_0", "1-0_1_0"], partition_id="train")
+    rows = [torch.tensor(each, dtype=torch.bfloat16) for each in ([0.5, -1.25], [2.0])]
+    fields = TensorDict({"values": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, batch_size=2)
+    keys, tags = ["1-0_0_0", "1-0_1_0"], [{"status": "success"}] * 2
+    tq.kv_batch_put(keys=keys, partition_id="train", fields=fields, tags=tags)
+    batch = SimpleNamespace(keys=keys, partition_id="train")
     found = StoredRows(batch, ["values", "none"]).numbers("values")
     assert found is not None
     assert [each.tolist() for each in found] == [[0.5, -1.25], [2.0]]

@@ -30,59 +30,51 @@ async def proxy(clock: FakeClock) -> AsyncIterator[LLMProxy]:
     await proxy.stop()
 
 
-def ask(proxy: LLMProxy) -> "asyncio.Task[int]":
-    async def status() -> int:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
-        ):
-            return response.status
+@pytest.fixture
+def serving(proxy: LLMProxy) -> Serving:
+    assert proxy.store is not None
+    return Serving(proxy.store, proxy=proxy, key="k")
 
-    return asyncio.create_task(status())
+
+async def answer(proxy: LLMProxy, content: str = "hi", **more: Any) -> tuple[int, Any]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **more}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
+    ):
+        return response.status, await response.json()
 
 
 async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is(
-    proxy: LLMProxy, clock: FakeClock
+    proxy: LLMProxy, serving: Serving, clock: FakeClock
 ) -> None:
-    assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, key="k")
     tokenizer = Letters()
     await serving.start(policy(tokenizer=tokenizer))
     await serving.pause()
-    call = ask(proxy)
+    call = asyncio.create_task(answer(proxy))
     await clock.until_waiting()
     await clock.advance(HOUR)
     assert not call.done()
     await serving.resume(1)
-    assert await call == 200
+    assert (await call)[0] == 200
     assert tokenizer.options["enable_thinking"] is False
     await proxy.pause()  # as anybody else
-    call = ask(proxy)
+    call = asyncio.create_task(answer(proxy))
     await clock.until_waiting()
     await clock.advance(60)
-    assert await call == 503
+    assert (await call)[0] == 503
 
 
-async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_words(proxy: LLMProxy) -> None:
-    assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, key="k")
+async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_words(
+    proxy: LLMProxy, serving: Serving
+) -> None:
     await serving.start(policy())
-
-    async def answer(length: int) -> tuple[int, Any]:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "a" * (length - 5)}], "max_tokens": 50}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
-        ):
-            return response.status, await response.json()
-
-    status, told = await answer(100)
+    status, told = await answer(proxy, "a" * 95, max_tokens=50)
     assert (status, told["error"]["code"]) == (400, "context_length_exceeded")
     assert told["error"]["message"] == (
         "This model's maximum context length is 100 tokens, and the prompt has 100 input tokens; make it shorter"
     )
-    status, told = await answer(99)
+    status, told = await answer(proxy, "a" * 94, max_tokens=50)
     assert (status, told["choices"][0]["message"]["content"]) == (200, "ok")
 
 
@@ -101,10 +93,8 @@ async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(c
 
 
 async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_the_model_learned(
-    proxy: LLMProxy,
+    proxy: LLMProxy, serving: Serving
 ) -> None:
-    assert proxy.store is not None
-    serving = Serving(proxy.store, proxy=proxy, key="k")
     await serving.start(policy())
     await serving.pause()
     await serving.stop()
@@ -128,11 +118,12 @@ class Endless:
             self.was_cancelled = True
 
 
-async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(proxy: LLMProxy, clock: FakeClock) -> None:
-    assert proxy.store is not None
-    serving, endless = Serving(proxy.store, proxy=proxy, key="k"), Endless()
+async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(
+    proxy: LLMProxy, serving: Serving, clock: FakeClock
+) -> None:
+    endless = Endless()
     await serving.start(policy(endless))
-    call = ask(proxy)
+    call = asyncio.create_task(answer(proxy))
     await endless.began.wait()
     draining = asyncio.create_task(serving.pause(drain_seconds=30))
     await clock.until_waiting()
@@ -140,4 +131,4 @@ async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(proxy:
     await clock.advance(30)
     await draining
     assert endless.was_cancelled
-    assert await call == 503
+    assert (await call)[0] == 503

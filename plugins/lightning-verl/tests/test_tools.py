@@ -17,19 +17,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.tools import VerlToolParser, check_form, warn_of_other_form
 
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "parameters": {
-                "type": "object",
-                "properties": {"x": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "y": {"type": "string"}},
-            },
-        },
-    },
-    {"type": "web_search"},
-]
+PROPERTIES = {"x": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "y": {"type": "string"}}
+ADD = {"name": "add", "parameters": {"type": "object", "properties": PROPERTIES}}
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": ADD}, {"type": "web_search"}]
 
 WRITTEN = {
     "hermes": 'Let me see.<tool_call>{"name": "add", "arguments": {"x": 1, "y": "2"}}</tool_call>',

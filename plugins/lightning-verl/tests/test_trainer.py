@@ -73,11 +73,8 @@ async def test_the_last_step_of_the_last_epoch_and_what_is_validated_is_saved_wh
 ) -> None:
     happened: list[str] = []
     servers = Servers(happened)
-    trainer = trainer_in(
-        tmp_path,
-        serving=servers,
-        **{"trainer.total_epochs": 2, "trainer.save_freq": 100, "trainer.test_freq": test_freq},
-    )
+    options = {"trainer.total_epochs": 2, "trainer.save_freq": 100, "trainer.test_freq": test_freq}
+    trainer = trainer_in(tmp_path, serving=servers, **options)
     trainer.checkpoint_manager = servers
     trainer.actor_rollout_wg.save_checkpoint = lambda local_path, *_, **__: happened.append("save")
     (tmp_path / f"global_step_{step}").mkdir()

@@ -1,6 +1,6 @@
 """A policy whose tokens are characters, and verl's client in front of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,18 +27,24 @@ class Letters:
 
 
 class Client:
-    """verl's client: says the same to everybody, and remembers how it was to sample."""
+    """verl's client: says the same to everybody, and remembers what it was asked."""
 
-    def __init__(self) -> None:
-        self.temperatures: list[float] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-        self.versions: dict[str, int | None] = {}
+    def __init__(
+        self, stop_reason: str | None = "completed", answer: Sequence[int] = (111, 107), **versions: int | None
+    ) -> None:
+        self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
+        self.stop_reason = stop_reason
+        self.answer = list(answer)
+        self.versions = versions
+
+    @property
+    def temperatures(self) -> list[float]:
+        return [sampling["temperature"] for _, _, sampling in self.asked]
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        self.temperatures.append(sampling_params["temperature"])
-        self.meanwhile()
+        self.asked.append((request_id, prompt_ids, sampling_params))
         return SimpleNamespace(
-            token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed", extra_fields=self.versions
+            token_ids=self.answer, log_probs=[-0.5, -1.5], stop_reason=self.stop_reason, extra_fields=self.versions
         )
 
 

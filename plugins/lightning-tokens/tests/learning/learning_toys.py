@@ -14,15 +14,8 @@ Call = tuple[list[int], list[int]]
 
 
 def options(**changes: Any) -> LearningOptions:
-    return LearningOptions(
-        **{
-            "max_prompt_length": 16,
-            "max_response_length": 32,
-            "level": "trajectory",
-            "needs_logprobs": False,
-            **changes,
-        }
-    )
+    lengths = {"max_prompt_length": 16, "max_response_length": 32}
+    return LearningOptions(**{**lengths, "level": "trajectory", "needs_logprobs": False, **changes})
 
 
 def two_choices(*rewards: float | None, told: LearningOptions | None = None) -> EndedRollout:

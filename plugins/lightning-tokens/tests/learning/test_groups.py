@@ -65,9 +65,8 @@ def test_a_failure_before_the_first_call_counts_in_the_group():
 def test_a_group_with_fewer_than_two_rewards_is_dropped_and_says_why():
     lesson = learn_from_group([scored(1.0), failed(([1], [2])), faulty()], options=options())
     assert lesson.rows == ()
-    assert lesson.dropped == (
-        "1 of 3 rollouts have a reward, 2 are needed; the first without one: ValueError: the tool is not there"
-    )
+    why = "1 of 3 rollouts have a reward, 2 are needed; the first without one: ValueError: the tool is not there"
+    assert lesson.dropped == why
 
 
 def test_a_critic_needs_no_second_reward():

@@ -92,10 +92,8 @@ def test_a_step_of_which_nothing_is_learned_has_counts_and_no_means():
 def test_validation_counts_each_rollout_once_and_fills_nothing_in():
     ended = [scored(1.0, *conversation(3)), scored(0.0), scored(None), failed(([1], [2])), faulty()]
     metrics = validation_metrics(ended)
-    assert metrics["val/n_rollouts"] == 5
-    assert metrics["val/n_rollouts_w_reward"] == 2
-    assert metrics["val/n_rollouts_w_trace"] == 4
-    assert metrics["val/n_failures"] == metrics["val/n_faults"] == 1
+    counts = {"n_rollouts": 5, "n_rollouts_w_reward": 2, "n_rollouts_w_trace": 4, "n_failures": 1, "n_faults": 1}
+    assert {name: metrics[f"val/{name}"] for name in counts} == counts
     assert metrics["val/reward"] == 0.5
     assert metrics["val/turn_count"] == pytest.approx((3 + 1 + 1 + 1) / 4)
     assert metrics["val/mean_response_length"] == pytest.approx((2 + 2 + 2 + 1) / 4)

@@ -1,3 +1,4 @@
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -118,9 +119,8 @@ def test_a_reference_of_verl_stays_one():
 
 
 def test_a_key_that_verl_does_not_list_is_added_with_a_plus():
-    settings = load_settings(
-        ["+data.cache_dir=/somewhere", "++actor_rollout_ref.actor.fsdp_config.mixed_precision=null"]
-    )
+    given = ["+data.cache_dir=/somewhere", "++actor_rollout_ref.actor.fsdp_config.mixed_precision=null"]
+    settings = load_settings(given)
     assert settings.verl.data.cache_dir == "/somewhere"
     with pytest.raises(ConfigError, match=r"unknown key 'data\.cache_dir'"):
         load_settings(["data.cache_dir=/somewhere"])
@@ -162,9 +162,8 @@ def test_a_preset_is_set_before_what_is_given(preset, estimator, n, min_rewards)
     assert settings.verl.actor_rollout_ref.rollout.n == n
     assert settings.learning.level == "trajectory"
     assert settings.learning.min_rewards == min_rewards
-    changed = load_settings(
-        ["agentlightning.trace_aggregator.level=transition", "actor_rollout_ref.rollout.n=7"], preset=preset
-    )
+    given = ["agentlightning.trace_aggregator.level=transition", "actor_rollout_ref.rollout.n=7"]
+    changed = load_settings(given, preset=preset)
     assert changed.learning.level == "transition"
     assert changed.verl.actor_rollout_ref.rollout.n == 7
 
@@ -185,35 +184,37 @@ def test_an_unknown_preset_names_the_nearest():
         load_settings(preset="grop")
 
 
-def test_log_probabilities_are_recorded_and_needed_unless_switched_off():
-    assert load_settings(preset="grpo").learning.needs_logprobs
-    assert load_settings(preset="grpo").verl.actor_rollout_ref.rollout.calculate_log_probs
-    without = load_settings(["actor_rollout_ref.rollout.calculate_log_probs=false"], preset="grpo")
-    assert not without.learning.needs_logprobs
+LOSS = "actor_rollout_ref.actor.loss_agg_mode"
+OWN_LOSS = "agentlightning.loss=verl"
+BYPASS = "algorithm.rollout_correction.bypass_mode=true"
 
 
-def test_rollouts_weigh_the_same_unless_verls_loss_is_asked_for():
-    loss = "actor_rollout_ref.actor.loss_agg_mode"
-    plain = load_settings(preset="grpo")
-    assert (plain.learning.loss, OmegaConf.select(plain.verl, loss)) == ("rollout", "seq-mean-token-mean")
-    classic = load_settings([f"{loss}=token-mean"], preset="grpo")
-    assert (classic.learning.loss, OmegaConf.select(classic.verl, loss)) == ("verl", "token-mean")
-    asked = load_settings(["agentlightning.loss=verl"], preset="grpo")
-    assert (asked.learning.loss, OmegaConf.select(asked.verl, loss)) == ("verl", "token-mean")
-
-
-def test_the_weights_go_where_verls_loss_takes_them():
-    assert load_settings(preset="grpo").learning.weights_in == "loss"
-    bypass = load_settings(["algorithm.rollout_correction.bypass_mode=true"], preset="grpo")
-    assert bypass.learning.weights_in == "advantages"
-    assert bypass.verl.actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode
-
-
-def test_verls_other_estimators_are_row_by_row():
-    assert load_settings(["algorithm.adv_estimator=reinforce_plus_plus"]).learning.advantage == "row"
-    assert load_settings(["algorithm.adv_estimator=gae"]).learning.advantage == "rollout"
-    own = load_settings(["algorithm.adv_estimator=mine", "agentlightning.advantage=row"])
-    assert own.learning.estimator == "mine"
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ("", "learning.needs_logprobs", True),
+        ("", "verl.actor_rollout_ref.rollout.calculate_log_probs", True),
+        ("actor_rollout_ref.rollout.calculate_log_probs=false", "learning.needs_logprobs", False),
+        # Rollouts weigh the same unless verl's loss is asked for.
+        ("", "learning.loss", "rollout"),
+        ("", f"verl.{LOSS}", "seq-mean-token-mean"),
+        (f"{LOSS}=token-mean", "learning.loss", "verl"),
+        (f"{LOSS}=token-mean", f"verl.{LOSS}", "token-mean"),
+        (OWN_LOSS, "learning.loss", "verl"),
+        (OWN_LOSS, f"verl.{LOSS}", "token-mean"),
+        # The weights go where verl's loss takes them.
+        ("", "learning.weights_in", "loss"),
+        (BYPASS, "learning.weights_in", "advantages"),
+        (BYPASS, "verl.actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode", True),
+        # verl's other estimators are row by row.
+        ("algorithm.adv_estimator=reinforce_plus_plus", "learning.advantage", "row"),
+        ("algorithm.adv_estimator=gae", "learning.advantage", "rollout"),
+        ("algorithm.adv_estimator=mine; agentlightning.advantage=row", "learning.estimator", "mine"),
+    ],
+)
+def test_what_is_learned_and_how_follows_from_what_is_said(given, key, value):
+    settings = load_settings([each for each in given.split("; ") if each], preset="grpo")
+    assert attrgetter(key)(settings) == value
 
 
 def test_what_had_an_effect_in_0_3_only_is_told():
