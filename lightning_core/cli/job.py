@@ -332,7 +332,7 @@ def _can_be_resumed(result: FitResult | None, error: Exception) -> bool:
 
 def _say_how_to_resume(display: Display, job: Job, resume: str, result: FitResult | None = None) -> None:
     if job.trainer.recording is not None and not isinstance(job.trainer.store, InMemoryLightningStore):
-        origin = job.trainer.origin
-        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(() if origin is None else origin.overrides))
-        more += "" if result is None else more_budget(result.budget)
+        origin = job.trainer.origin or Origin()
+        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
+        more += "" if result is None else more_budget(result.budget, origin.config)
         display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}{more}")

@@ -141,7 +141,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
     failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.succeeded
     if run.standing not in ("running", "succeeded") and not failed_from_the_start:
         more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
-        more += "" if result is None else more_budget(result.budget)
+        more += "" if result is None else more_budget(result.budget, origin.config)
         console.print()
         console.print(f"go on with it: agl resume {folder.run_id}{more}")
 

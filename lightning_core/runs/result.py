@@ -513,11 +513,12 @@ def usage_lines(usage: RunUsage) -> list[str]:
     return [f"{who} made {usage_words(used)}" for who, used in parts if used.calls]
 
 
-def more_budget(budget: BudgetUse | None) -> str:
-    """Return the option that lets a run go on that its own budget has ended; empty for other runs."""
+def more_budget(budget: BudgetUse | None, config: Mapping[str, Any]) -> str:
+    """Return the option that lets a run of a config go on that its own budget has ended; empty for other runs."""
     if budget is None or budget.ended_by is None or budget.proxy is not None:
         return ""
-    return f" --set budget.{budget.ended_by}=MORE (more than {number(budget.limits[budget.ended_by])})"
+    key = "budget" if config.get("budget") else "llm_proxy.budget"
+    return f" --set {key}.{budget.ended_by}=MORE (more than {number(budget.limits[budget.ended_by])})"
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:

@@ -129,10 +129,12 @@ def test_which_limit_ended_a_run_is_told() -> None:
     assert printed(result_with(budget=ended))[2] == (
         "  the run's budget of 5 usd is used up (5.02 usd by now); 2 calls had no price, and count nothing in usd"
     )
-    assert more_budget(ended) == " --set budget.usd=MORE (more than 5)"
+    assert more_budget(ended, {"budget": limits}) == " --set budget.usd=MORE (more than 5)"
+    in_proxy = {"budget": None, "llm_proxy": {"budget": limits}}
+    assert more_budget(ended, in_proxy) == " --set llm_proxy.budget.usd=MORE (more than 5)"
     left = BudgetUse(limits, used)
     assert printed(result_with(budget=left))[2] == "  used of the run's budget: 5.02 of 5 usd, 60 of 100 seconds"
-    assert more_budget(left) == more_budget(None) == ""
+    assert more_budget(left, {}) == more_budget(None, {}) == ""
     assert result_record(result_with(budget=ended))["budget"]["ended_by"] == "usd"
 
 

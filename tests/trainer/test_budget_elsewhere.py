@@ -57,7 +57,7 @@ async def test_the_run_ends_with_the_budget_of_its_proxy(
     # What was refused has not failed: it is not run.
     assert (result.rollouts.succeeded, result.rollouts.failed, result.rollouts.unfinished) == (3, 0, 5)
     # The budget of another process cannot be raised here.
-    assert more_budget(result.budget) == ""
+    assert more_budget(result.budget, {}) == ""
     kept = RunFolder(present(trainer.recording).folder.path).manifest()
     assert str(present(kept.result).budget) == expected
 
