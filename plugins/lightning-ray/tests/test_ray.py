@@ -97,6 +97,9 @@ def test_a_killed_node_costs_leases_and_nothing_else(cluster: Any, tmp_path: Pat
         while len(await store.query_rollouts(status_in=["running", "preparing"])) < 32:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await asyncio.to_thread(cluster.remove_node, lost, allow_graceful=False)
+        async with asyncio.timeout(60):  # the actors of a node outlive it for a moment, and could finish
+            while not any("fault" in (each.metadata or {}) for each in await all_attempts(store)):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         gate.touch()
         rewards.extend((await batch).rewards)
 
