@@ -27,7 +27,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "lightning-proxy": "proxy",
         "lightning-referee": "referee",
         "lightning-tokens": "vllm",
-        "lightning-viewer": "compare report show top ui",
+        "lightning-viewer": "compare report run show top ui",
     },
     "environments": {"lightning-environments": "harbor openenv reasoning_gym"},
     "exports": {"lightning-export": "atif hf jsonl otlp parquet", "lightning-tokens": "model"},

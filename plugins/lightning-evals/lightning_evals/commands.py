@@ -1,5 +1,6 @@
 """`agl eval`, `agl gate`, `agl check` and `agl judge-check`."""
 
+import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -345,7 +346,6 @@ def _prompts_in(resources: object) -> list[str]:
 
 def _read(given: str, root: Path) -> "NamedResources":
     """Return the resources that are named, without models behind a proxy: that proxy was another run's."""
-    from lightning_core.cli.one_task import read_resources
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run
     from lightning_core.runs.recording import read_best
@@ -358,4 +358,33 @@ def _read(given: str, root: Path) -> "NamedResources":
         if not prompts:
             raise RunFolderError(f"run {folder.run_id} has no prompts among its best resources; name another run")
         return prompts
-    return {name: each for name, each in read_resources(f"@{given}").items() if not isinstance(each, ProxyLLM)}
+    return {name: each for name, each in _resources_in(Path(given)).items() if not isinstance(each, ProxyLLM)}
+
+
+def _resources_in(file: Path) -> "NamedResources":
+    """Return the resources of a JSON or YAML file; of a result, the best ones.
+
+    Raises:
+        ConfigError: When they are not what resources are; says where.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from lightning_core.config.files import read_yaml
+    from lightning_core.errors import ConfigError
+    from lightning_core.registry.options import wanted
+    from lightning_core.types import NamedResources
+
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        # YAML reads JSON's escapes of a character beyond 16 bits as two
+        found = json.loads(text) if file.suffix == ".json" else read_yaml(text)[0]
+    except ValueError as exc:  # YamlFault is one
+        raise ConfigError(f"--resources: {file}: {exc}") from exc
+    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
+        found = found["best_resources"]
+    try:
+        return TypeAdapter(NamedResources).validate_python(found)
+    except ValidationError as exc:
+        first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
+        place = ".".join(map(str, first["loc"])) or "all of it"
+        raise ConfigError(f"--resources: {place}: {wanted(first)}") from exc

@@ -106,7 +106,8 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
             "config.yaml has no test_dataset; name samples to evaluate on",
         ),
         (["--resources", "run-none"], "no run 'run-none'"),
-        (["--resources", "evaluated_agent.py"], "--resources"),
+        (["--resources", "evaluated_agent.py"], "--resources: evaluated_agent.py: "),
+        (["--resources", "wrong.yaml"], "--resources: main_prompt: "),
         (
             ["--resources", "misspelt.yaml"],
             "config.yaml has no prompt 'main_promt', so that it would change nothing; its prompts: main_prompt. Did",
@@ -120,8 +121,10 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
 )
 def test_what_cannot_be_is_one_error(agl_eval: Agl, runs_dir: Path, arguments: list[str], words: str) -> None:
     Path("misspelt.yaml").write_text("main_promt: {resource_type: prompt_template, template: 'knows: two'}")
+    Path("wrong.yaml").write_text("main_prompt: {resource_type: prompt, template: sk-secret}")
     ended = agl_eval(*arguments)
     assert ended.exit_code in (1, 2)
+    assert "sk-secret" not in ended.stderr
     assert words in ended.stderr
     assert ended.stderr.count("Error") == 1
     assert not runs_in(runs_dir)

@@ -9,7 +9,6 @@ from rich.text import Text
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
-from lightning_core.cli.trace_tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.panel import failure_words
 from lightning_core.errors import NotFound
 from lightning_core.runs.result import SAMPLES, pattern_of
@@ -18,6 +17,7 @@ from lightning_core.texts import counted, seconds, shortened, visible
 from lightning_core.types import AttemptedRollout
 from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import change
+from lightning_viewer.trace_tree import MAX_CHARACTERS, print_trace
 from lightning_viewer.traces import Training
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.dialects import DIALECTS
-from lightning_core.cli.trace_tree import content_text, repeated
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.rewards import NamedReward, is_late
 from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
 from lightning_core.store import LightningStore
 from lightning_core.types import Span
+from lightning_viewer.trace_tree import content_text, repeated
 
 MAX_SPANS = 2_000
 """How many spans are read at once. The page asks for the following ones when somebody wants to see them."""

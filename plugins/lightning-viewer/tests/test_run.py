@@ -25,11 +25,6 @@ def obey(task, prompt_template):
     emit_message(prompt_template.format(**task))
     return {"polite": "please" in prompt_template.template, "length": 3}
 
-@rollout
-def ask(task, llm):
-    emit_message(f"{llm.model} at {llm.endpoint}")
-    return 1
-
 def plain(task):
     return 1
 
@@ -103,7 +98,7 @@ def test_a_resource_that_is_missing_is_told_with_the_options_that_give_one(run: 
     result = run("run_agent:obey", "--task", "{}")
     assert result.exit_code == 1
     assert "obey needs a resource of type PromptTemplate, but has: none" in result.stdout
-    assert result.stderr == "Give the agent a prompt with --prompt, any resource with --resources, or a --config.\n"
+    assert result.stderr == "Give the agent a prompt with --prompt, or all that it needs with a --config.\n"
 
 
 def test_agent_that_gives_no_reward_has_done_its_task(run: Run) -> None:
@@ -124,12 +119,6 @@ def test_prompt_and_task_may_be_files(run: Run, folder: Path) -> None:
 def test_task_may_come_from_stdin(run: Run) -> None:
     result = run("run_agent:obey", "--task", "@-", "--prompt", "{name}", input='{"name": "Ada"}')
     assert "  message  Ada\n" in result.stdout
-
-
-def test_resources_are_those_that_are_given(run: Run) -> None:
-    resources = "main_llm: {resource_type: llm, endpoint: 'http://localhost/v1', model: small}"
-    result = run("run_agent:ask", "--task", "1", "--resources", resources)
-    assert "  message  small at http://localhost/v1\n" in result.stdout
 
 
 def test_config_gives_all_but_its_algorithm_and_its_datasets(run: Run) -> None:
@@ -174,8 +163,7 @@ def test_programs_get_one_line_of_json_and_nothing_else(run: Run) -> None:
         (["run_agent:solve", "--task", '{"a": 1'], "--task is not valid JSON: Expecting ',' delimiter, at line 1"),
         (["run_agent:solve", "--task", "@nope.json"], "--task: cannot read nope.json: No such file or directory"),
         (["run_agent:obey", "--task", "1", "--prompt", "{"], "--prompt: malformed f-string template"),
-        (["run_agent:ask", "--task", "1", "--resources", "main_llm: {resource_type: lml}"], "--resources: main_llm"),
-        (["run_agent:ask", "--task", "1", "--resources", "[1"], "--resources: "),
+        (["run_agent:obey", "--task", "1", "--resources", "{}"], "No such option"),
         (["--config", "nope.yaml", "--task", "1"], "cannot read config file nope.yaml"),
         (["--task", "1"], "Missing argument 'AGENT': name one, or a --config that does"),
         (["run_agent:solve"], "Missing option '--task'"),
@@ -194,10 +182,3 @@ def test_module_that_cannot_be_imported_is_told_with_its_line(run: Run, folder: 
     result = run("broken_agent.py:solve", "--task", "1")
     assert result.exit_code == 2
     assert result.stderr.endswith(f"ZeroDivisionError: division by zero ({folder}/broken_agent.py:2)\n")
-
-
-def test_secret_of_resources_is_not_shown_in_errors(run: Run) -> None:
-    resources = "main_llm: {resource_type: llm, endpoint: 1, model: small, api_key: sk-secret}"
-    result = run("run_agent:ask", "--task", "1", "--resources", resources)
-    assert result.exit_code == 2
-    assert "sk-secret" not in result.stderr

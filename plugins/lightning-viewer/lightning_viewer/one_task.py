@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.text import Text
 
@@ -17,18 +16,16 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli import INTERRUPTED
 from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
-from lightning_core.cli.trace_tree import MAX_CHARACTERS, print_trace
 from lightning_core.config import load_job
 from lightning_core.config.components import MAIN_PROMPT, import_path, load_agent, raised_at, search_first
-from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.config.job import agent_label
 from lightning_core.errors import ConfigError, MissingResource, RegistryError
-from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
 from lightning_core.runs.result import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.texts import seconds, shortened, usage_words
 from lightning_core.trainer import Trainer
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
+from lightning_core.types import Dataset, NamedResources, PromptTemplate
+from lightning_viewer.trace_tree import MAX_CHARACTERS, print_trace
 
 
 class OneTask(FastAlgorithm):
@@ -36,22 +33,20 @@ class OneTask(FastAlgorithm):
 
     Args:
         task: The task.
-        mode: What the rollout is for.
     """
 
     outcome: RolloutOutcome | None = None
     """The result; None before the end."""
 
-    def __init__(self, task: Any, *, mode: RolloutMode) -> None:
+    def __init__(self, task: Any) -> None:
         self._task = task
-        self._mode: RolloutMode = mode
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Run it. The datasets are not looked at."""
         store, resources = self.get_store(), self.get_initial_resources()
         resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
         batch = await run_batch(
-            store, [self._task], mode=self._mode, resources_id=resources_id, config=self.get_rollout_config()
+            store, [self._task], mode="train", resources_id=resources_id, config=self.get_rollout_config()
         )
         (self.outcome,) = batch.outcomes
 
@@ -63,22 +58,20 @@ def run_one(
     task: str,
     config: Path | None,
     prompt: str | None,
-    resources: str | None,
-    mode: RolloutMode,
     as_json: bool,
     verbose: bool,
 ) -> None:
     """Run one task, as the options of `agl run` say, and show it; the command ends here where that fails.
 
     Raises:
-        LightningError: When the agent, the task or the resources are not what they have to be.
+        LightningError: When the agent, the task or the prompt is not what it has to be.
     """
     if agent is None and config is None:
         raise click.UsageError("Missing argument 'AGENT': name one, or a --config that does.", context)
     show_warnings(context, verbose=verbose)
     with ExitStack() as undo:
         lines = undo.enter_context(stdout_for_json()) if as_json else None
-        one_task = OneTask(read_task(task), mode=mode)
+        one_task = OneTask(read_task(task))
         if config is not None:
             changes = ["algorithm=baseline", "train_dataset=null", "val_dataset=null", "test_dataset=null"]
             if agent is not None:
@@ -91,8 +84,6 @@ def run_one(
             assert agent is not None
             trainer, loaded = Trainer(), load_agent_here(agent)
         trainer.algorithm = one_task
-        if resources is not None:
-            trainer.initial_resources = read_resources(resources)
         if prompt is not None:
             trainer.initial_resources = with_prompt(trainer.initial_resources, prompt)
         result = trainer.fit(loaded)
@@ -104,7 +95,7 @@ def run_one(
         else:
             print_outcome(plain_console(), agent, one_task.outcome, result)
     if (one_task.outcome.failure or "").startswith(MissingResource.__name__):
-        click.echo("Give the agent a prompt with --prompt, any resource with --resources, or a --config.", err=True)
+        click.echo("Give the agent a prompt with --prompt, or all that it needs with a --config.", err=True)
     if one_task.outcome.rollout.status != "succeeded":
         context.exit(1)
 
@@ -143,37 +134,6 @@ def read_task(given: str) -> Any:
         return text
 
 
-def read_resources(given: str) -> NamedResources:
-    """Return the resources that are given as JSON or YAML, or as `@file` of either; of a result, the best ones.
-
-    Raises:
-        ConfigError: When they are not what resources are; says where.
-    """
-    text = _text_of("--resources", given)
-    try:
-        found = json.loads(text)  # YAML reads JSON's escapes of a character beyond 16 bits as two
-    except ValueError:
-        try:
-            found = read_yaml(text)[0]
-        except YamlFault as exc:
-            raise ConfigError(f"--resources: {exc}") from exc
-    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
-        found = found["best_resources"]
-    try:
-        resources = TypeAdapter(NamedResources).validate_python(found)
-    except ValidationError as exc:
-        first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
-        place = ".".join(map(str, first["loc"])) or "all of it"
-        raise ConfigError(
-            f"--resources: {place}: {wanted(first)}; write it as in: --resources "
-            """'{"main_llm": {"resource_type": "llm", "endpoint": "http://localhost:8000/v1", "model": "small"}}'"""
-        ) from exc
-    for name, resource in resources.items():
-        if isinstance(resource, PromptTemplate):
-            _check_prompt(f"--resources: {name}", resource)
-    return resources
-
-
 def with_prompt(resources: NamedResources | None, given: str) -> NamedResources:
     """Return resources with another text in their one prompt; it is called `main_prompt` where there is none yet.
 
@@ -186,18 +146,14 @@ def with_prompt(resources: NamedResources | None, given: str) -> NamedResources:
     """
     prompts = {name: each for name, each in (resources or {}).items() if isinstance(each, PromptTemplate)}
     if len(prompts) > 1:
-        raise ConfigError(f"--prompt: there are several prompts ({', '.join(prompts)}); give them with --resources")
+        raise ConfigError(f"--prompt: there are several prompts ({', '.join(prompts)}); set them in a --config")
     name, before = next(iter(prompts.items()), (MAIN_PROMPT, PromptTemplate(template="")))
     prompt = before.model_copy(update={"template": _text_of("--prompt", given)})
-    _check_prompt("--prompt", prompt)
-    return {**(resources or {}), name: prompt}
-
-
-def _check_prompt(label: str, prompt: PromptTemplate) -> None:
     try:
         prompt.placeholders()
     except ValueError as exc:
-        raise ConfigError(f"{label}: {exc}") from exc
+        raise ConfigError(f"--prompt: {exc}") from exc
+    return {**(resources or {}), name: prompt}
 
 
 def _text_of(option: str, given: str) -> str:

@@ -3,11 +3,11 @@
 import io
 from typing import Any
 
+from lightning_viewer.trace_tree import print_trace
 from rich.console import Console
 from rich.text import Text
 
 from lightning_core import LitAgentRunner, OtelTracer, emit_message, emit_object, emit_reward, operation, rollout
-from lightning_core.cli.trace_tree import print_trace
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.tracer import get_active_tracer
 from lightning_core.types import Span
