@@ -5,26 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
-from lightning_core.execution.pickling import packed, unpacked
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
-from lightning_core.registry import Registry, default_registry
-from lightning_core.rewards import sound_final_reward
+from lightning_core.registry import Registry
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.runner.base import StopEvent
-from lightning_core.runner.outcome import has_succeeded_by
 from lightning_core.runs.result import FAILED_HOOKS, failed_hooks
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
-from lightning_core.types import Attempt, AttemptedRollout
-from lightning_core.types.hook import Hook
-
-_HOOKS_OF_RUNNERS = (
-    "lightning_rollout_start",
-    "lightning_trace_start",
-    "lightning_trace_end",
-    "lightning_rollout_end",
-)
 
 
 @dataclass(frozen=True)
@@ -59,8 +47,8 @@ class RunnerFactory:
 class RunnersSide:
     """Runs runners; see `RunnerBundle`.
 
-    It can be pickled. In another process, the agent has no trainer, names are looked up in what is installed there, and
-    the hooks are those of plugins that have hooks of runners, and of installed ones.
+    `lightning_http.sending` makes one in another process. There the agent has no trainer, names are looked up in what
+    is installed, and the hooks are those of plugins that have hooks of runners, and of installed ones.
     """
 
     agent: LitAgent[Any]
@@ -93,74 +81,7 @@ class RunnersSide:
         """What the keys of attempts are made of, where the model proxy wants such keys."""
         return None if self.proxy is None else self.proxy.key
 
-    @property
-    def observer(self) -> "_Onlookers | None":
-        """Tells plugins that stay here of rollouts that run elsewhere; None where there are none."""
-        staying = self.hooks.only(_stays)
-        return _Onlookers(staying, self.agent) if any(map(staying.has, _HOOKS_OF_RUNNERS)) else None
-
     def statistics(self) -> dict[str, Any]:
         """Return what plugins have failed at in this process, for the heartbeats of its workers."""
         failed = [asdict(each) for each in failed_hooks([], self.hooks.failures)]
         return {FAILED_HOOKS: failed} if failed else {}
-
-    def __reduce__(self) -> Any:
-        factory = self.make_runner
-        sent = (
-            packed(f"agent {_name_of(self.agent)}", self.agent),
-            packed("the runner", factory.spec),
-            packed(f"tracer {type(factory.tracer).__name__}", factory.tracer),
-            packed("grader " + ("" if factory.reward is None else factory.reward.name), factory.reward),
-        )
-        plugins = [
-            packed(f"plugin {_name_of(plugin)}", plugin)
-            for plugin in self.plugins
-            if _has_hooks_of_runners(plugin) and not _stays(plugin)
-        ]
-        return _arrived, (sent, plugins, factory.max_rollouts)
-
-
-class _Onlookers:
-    """Tells plugins that stay with the algorithm of rollouts that run in other processes."""
-
-    def __init__(self, hooks: Hooks, agent: LitAgent[Any]) -> None:
-        self._hooks = hooks
-        self._agent = agent
-
-    async def began(self, rollout: AttemptedRollout) -> None:
-        if self._hooks.has("lightning_rollout_start"):
-            await self._tell("lightning_rollout_start", rollout=rollout, attempt=rollout.attempt)
-
-    async def ended(self, store: LightningStore, attempt: Attempt) -> None:
-        if not self._hooks.has("lightning_rollout_end"):
-            return
-        rollout = await store.get_rollout_by_id(attempt.rollout_id)
-        if rollout is None:
-            return
-        spans = list(await store.query_spans(attempt.rollout_id, attempt.attempt_id))
-        reward = sound_final_reward(spans) if has_succeeded_by(rollout, attempt) else None
-        await self._tell("lightning_rollout_end", rollout=rollout, attempt=attempt, reward=reward, spans=spans)
-
-    async def _tell(self, hook: str, **arguments: Any) -> None:
-        await self._hooks.emit(hook, agent=self._agent, runner=None, **arguments)
-
-
-def _arrived(sent: Sequence[bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
-    agent, spec, tracer, reward = map(unpacked, sent)
-    factory = RunnerFactory(spec, tracer, max_rollouts, reward, default_registry())
-    own = [unpacked(plugin) for plugin in plugins]
-    hooks = Hooks(own, load_entry_points=True).only(lambda plugin: not _stays(plugin))
-    return RunnersSide(agent, factory, own, hooks)
-
-
-def _name_of(value: object) -> str:
-    return str(getattr(value, "__qualname__", type(value).__qualname__))
-
-
-def _has_hooks_of_runners(plugin: object) -> bool:
-    is_listener = isinstance(plugin, Hook) or (isinstance(plugin, type) and issubclass(plugin, Hook))
-    return is_listener or any(hasattr(plugin, name) for name in _HOOKS_OF_RUNNERS)
-
-
-def _stays(plugin: object) -> bool:
-    return bool(getattr(plugin, "stays_with_algorithm", False))

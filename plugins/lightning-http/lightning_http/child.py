@@ -19,10 +19,10 @@ from typing import Any, Literal
 from lightning_core.concurrency import loop_factory
 from lightning_core.errors import AccessDenied, NeedsLegacy, RunEnded, StoreUnavailable
 from lightning_core.execution.base import RunnerBundle
-from lightning_core.execution.pickling import unpacked
 from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore
 from lightning_http.logs import ParentHandler, carry_logs
+from lightning_http.sending import unpacked
 
 END_SECONDS = 2.0
 """How long runners that are cancelled may take to end: agents to clean up, and rollouts to be given back."""

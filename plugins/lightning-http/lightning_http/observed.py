@@ -6,11 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
+from lightning_core.agent import LitAgent
 from lightning_core.errors import NotFound, StoreClosed, StoreError
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED
+from lightning_core.plugins import Hooks
+from lightning_core.rewards import sound_final_reward
+from lightning_core.runner.outcome import has_succeeded_by
 from lightning_core.store import LightningStore
 from lightning_core.store.threaded import ForwardingStore
+from lightning_core.trainer.runners import RunnersSide
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
+from lightning_http.sending import HOOKS_OF_RUNNERS, stays_with_algorithm
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +31,37 @@ class RolloutObserver(Protocol):
     async def ended(self, store: LightningStore, attempt: Attempt) -> None:
         """A runner reported on an attempt that it had claimed, and the report is stored."""
         ...
+
+
+def observer_of(runner: object) -> RolloutObserver | None:
+    """Return what tells plugins that stay here of rollouts that run elsewhere; None where there are none."""
+    if not isinstance(runner, RunnersSide):
+        return None
+    staying = runner.hooks.only(stays_with_algorithm)
+    return _Plugins(staying, runner.agent) if any(map(staying.has, HOOKS_OF_RUNNERS)) else None
+
+
+class _Plugins:
+    def __init__(self, hooks: Hooks, agent: LitAgent[Any]) -> None:
+        self._hooks = hooks
+        self._agent = agent
+
+    async def began(self, rollout: AttemptedRollout) -> None:
+        if self._hooks.has("lightning_rollout_start"):
+            await self._tell("lightning_rollout_start", rollout=rollout, attempt=rollout.attempt)
+
+    async def ended(self, store: LightningStore, attempt: Attempt) -> None:
+        if not self._hooks.has("lightning_rollout_end"):
+            return
+        rollout = await store.get_rollout_by_id(attempt.rollout_id)
+        if rollout is None:
+            return
+        spans = list(await store.query_spans(attempt.rollout_id, attempt.attempt_id))
+        reward = sound_final_reward(spans) if has_succeeded_by(rollout, attempt) else None
+        await self._tell("lightning_rollout_end", rollout=rollout, attempt=attempt, reward=reward, spans=spans)
+
+    async def _tell(self, hook: str, **arguments: Any) -> None:
+        await self._hooks.emit(hook, agent=self._agent, runner=None, **arguments)
 
 
 class ObservedStore(ForwardingStore):

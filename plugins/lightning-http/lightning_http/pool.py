@@ -30,13 +30,13 @@ from lightning_core.errors import (
     StoreUnavailable,
 )
 from lightning_core.execution.base import RunnerBundle
-from lightning_core.execution.pickling import packed
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store import LightningStore
 from lightning_http import child
 from lightning_http.child import OVER_SECONDS, Report
 from lightning_http.logs import log_settings, show
 from lightning_http.messages import RUNNER_KEY_VARIABLE
+from lightning_http.sending import packed
 
 logger = logging.getLogger(__name__)
 

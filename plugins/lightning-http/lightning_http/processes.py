@@ -21,7 +21,7 @@ from lightning_core.execution.local import end_tasks, raise_failure, signal_run_
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store import LightningStore
 from lightning_http.messages import RUNNER_KEY_VARIABLE
-from lightning_http.observed import ObservedStore, following
+from lightning_http.observed import ObservedStore, following, observer_of
 from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, join_run, process_context, process_maker, release
 
 _AtLeastOne = Annotated[int, Field(ge=1)]
@@ -241,7 +241,7 @@ class ProcessesStrategy(ExecutionStrategy):
         self, store: LightningStore, runner: RunnerBundle
     ) -> AsyncIterator[tuple[LightningStore, LightningStore]]:
         """Give, during the block, the store whose changes an observer sees, and the one that runners reach."""
-        observer = getattr(runner, "observer", None)
+        observer = observer_of(runner)
         if not self.serves(store):
             async with following(store, observer):
                 if isinstance(store, http.LightningStoreServer):

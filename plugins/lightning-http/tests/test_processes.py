@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer, child
 from lightning_http.processes import ProcessesStrategy
+from lightning_http.sending import packed
 
 from lightning_core.agent import rollout
 from lightning_core.algorithm import algo, describe_failure, run_batch
 from lightning_core.errors import AlgorithmError, ConfigError, ExecutionError, RunEnded
-from lightning_core.execution.pickling import packed
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer import Trainer
 from lightning_core.types import AttemptedRollout, Rollout, Worker

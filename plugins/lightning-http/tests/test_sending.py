@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_http.sending import packed, unpacked
 
 from lightning_core.errors import ExecutionError
-from lightning_core.execution.pickling import packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("process_agents")
 

@@ -11,10 +11,10 @@ from typing import Any
 import ray
 from lightning_http.child import Report, report_error, report_failure, run_here, worker_ids
 from lightning_http.pool import KEY_VARIABLES, PooledProcess
+from lightning_http.sending import unpacked
 from ray.exceptions import RayError, RuntimeEnvSetupError
 
 from lightning_core.execution.base import RunnerBundle
-from lightning_core.execution.pickling import unpacked
 from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import ray
 from lightning_http.pool import MakeProcess
 from lightning_http.processes import ProcessesStrategy
+from lightning_http.sending import packed
 from ray.exceptions import RayError
 
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
 from lightning_core.execution.base import AlgorithmBundle, RunnerBundle
-from lightning_core.execution.pickling import packed
 from lightning_core.store import LightningStore
 from lightning_ray.actor import ActorProcess, RunnerActor
 

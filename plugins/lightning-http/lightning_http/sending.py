@@ -5,12 +5,15 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_core.errors import ExecutionError, UnknownComponent
-from lightning_core.registry import load_object
+from lightning_core.plugins import Hooks
+from lightning_core.registry import default_registry, load_object
+from lightning_core.trainer.runners import RunnerFactory, RunnersSide
+from lightning_core.types.hook import Hook
 
 _ADVICE = "define it at the top level of a module that can be imported, and use that one"
 
@@ -69,6 +72,8 @@ class _Unreachable(Exception):
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, RunnersSide):
+            return _arrived, _parts(obj)
         if isinstance(obj, weakref.ReferenceType):
             return _nothing, ()
         if isinstance(obj, types.FunctionType | type):
@@ -114,3 +119,50 @@ def _nothing() -> None:
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+HOOKS_OF_RUNNERS = (
+    "lightning_rollout_start",
+    "lightning_trace_start",
+    "lightning_trace_end",
+    "lightning_rollout_end",
+)
+
+
+def _parts(side: RunnersSide) -> tuple[Sequence[bytes], Sequence[bytes], int | None]:
+    """Return what the runners' side is made of anew in another process; each part is named where it is refused."""
+    factory = side.make_runner
+    sent = (
+        packed(f"agent {_name_of(side.agent)}", side.agent),
+        packed("the runner", factory.spec),
+        packed(f"tracer {type(factory.tracer).__name__}", factory.tracer),
+        packed("grader " + ("" if factory.reward is None else factory.reward.name), factory.reward),
+    )
+    plugins = [
+        packed(f"plugin {_name_of(plugin)}", plugin)
+        for plugin in side.plugins
+        if _has_hooks_of_runners(plugin) and not stays_with_algorithm(plugin)
+    ]
+    return sent, plugins, factory.max_rollouts
+
+
+def _arrived(sent: Sequence[bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
+    agent, spec, tracer, reward = map(unpacked, sent)
+    factory = RunnerFactory(spec, tracer, max_rollouts, reward, default_registry())
+    own = [unpacked(plugin) for plugin in plugins]
+    hooks = Hooks(own, load_entry_points=True).only(lambda plugin: not stays_with_algorithm(plugin))
+    return RunnersSide(agent, factory, own, hooks)
+
+
+def _name_of(value: object) -> str:
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _has_hooks_of_runners(plugin: object) -> bool:
+    is_listener = isinstance(plugin, Hook) or (isinstance(plugin, type) and issubclass(plugin, Hook))
+    return is_listener or any(hasattr(plugin, name) for name in HOOKS_OF_RUNNERS)
+
+
+def stays_with_algorithm(plugin: object) -> bool:
+    """Whether a plugin is told in the algorithm's process of rollouts that run elsewhere, and is not sent there."""
+    return bool(getattr(plugin, "stays_with_algorithm", False))
