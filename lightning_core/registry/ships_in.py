@@ -21,7 +21,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "lightning-agentops": "agentops",
         "lightning-environments": "environments",
         "lightning-evals": "check eval gate judge-check",
-        "lightning-export": "import tasks",
+        "lightning-export": "export import tasks",
         "lightning-http": "store worker",
         "lightning-legacy": "legacy",
         "lightning-proxy": "proxy",

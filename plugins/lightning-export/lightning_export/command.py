@@ -39,11 +39,11 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     RUN is an id, the beginning of one, or the path of its folder.
 
     \b
-    Forms of lightning-export:
+    Forms:
       jsonl, parquet, hf   rows to train on: a file, or a folder for load_dataset
       atif                 trajectories, in a folder for harbor
       otlp                 traces, sent to Phoenix, Jaeger or another collector
-    Of lightning-verl:
+    Of lightning-tokens:
       model                the newest model that was saved, or LoRA adapter, for vLLM
 
     \b
