@@ -49,7 +49,7 @@ class WrongUse(click.ClickException):
 _NAME_WIDTH = 13
 _WHOLE_SENTENCE = 1000
 
-SERVERS = ("store", "proxy", "legacy")
+SERVERS = ("store", "proxy")
 """The commands that `agl serve` offers; each is called by its own name, too."""
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -72,7 +72,7 @@ class CommandGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names, from metadata alone; without the older ones of what `agl serve` has."""
         names = dict.fromkeys(component.name for component in default_registry().components("commands"))
-        return [name for name in names if name not in ("proxy", "legacy")]
+        return [name for name in names if name != "proxy"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one subcommand; None for one that cannot be had, while a shell asks for completions.
@@ -156,7 +156,7 @@ class _Servers(click.Group):
 
 @click.group(cls=_Servers)
 def serve() -> None:
-    """Serve a store, models, or a run to agents of older versions.
+    """Serve a store, or models.
 
     \b
     Example:

@@ -53,7 +53,7 @@ def test_help_has_each_command_in_a_section_and_its_text_uncut() -> None:
         if name not in ("agl", "agl serve", "agl store") and not name.startswith("agl runs "):
             assert re.search(rf"^  {name.removeprefix('agl ')}  ", shown, re.M), name
     assert re.search(r"^  serve store  .*$", shown, re.M)
-    assert not re.search(r"^  (store|proxy|legacy|judge|runner)  ", shown, re.M)
+    assert not re.search(r"^  (store|proxy|judge|runner)  ", shown, re.M)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,6 @@ def test_help_has_each_command_in_a_section_and_its_text_uncut() -> None:
         ("store", "serve store"),
         ("store backup", "serve store backup"),
         ("proxy", "serve proxy"),
-        ("legacy", "serve legacy"),
         ("runner", "worker"),
         ("judge", "judge-check"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightning_legacy import DROPPED
 from lightning_legacy.modules import PLACES
 
 import lightning_core
@@ -34,6 +35,11 @@ def test_every_name_of_the_old_root_package_is_on_the_page_once():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_where_the_page_says(name: str):
     note = ROWS.get(name, "")
+    assert note.startswith("dropped") == (name in DROPPED)
+    if name in DROPPED:
+        with pytest.raises(ImportError, match=f"^{name} is not here, .*Trainer.fit"):
+            getattr(lightning_core, name)
+        return
     has_moved = note.startswith("moved to ")
     if name in SUPPLIED:
         assert not has_moved
@@ -81,14 +87,14 @@ def test_every_path_that_is_not_dropped_can_be_imported():
     assert set(PLACES) - {"utils"} <= set(listed)
 
 
-DROPPED = {
+GONE = {
     path
     for paths in re.findall(r"^\| (`.*?) \| dropped.* \|$", WHERE, re.M)
     for path in re.findall(r"`([a-z_.]+)`", paths)
 }
 
 
-@pytest.mark.parametrize("path", sorted(DROPPED))
+@pytest.mark.parametrize("path", sorted(GONE))
 def test_a_path_that_is_dropped_is_not_there(path: str):
     with pytest.raises(ImportError):
         importlib.import_module(f"lightning_core.{path}")
@@ -104,11 +110,11 @@ def test_every_name_of_a_module_is_there_or_told():
     missing = set()
     for line in (HERE / "agentlightning_0_3_modules.txt").read_text(encoding="utf-8").splitlines():
         path, *names = line.split()
-        if path in DROPPED or "verl" in path:  # that one has an environment of its own
+        if path in GONE or "verl" in path:  # that one has an environment of its own
             continue
         module = importlib.import_module(f"lightning_core.{path}")
-        here = {name for name in names if name == "VERL" or hasattr(module, name)}
-        not_kept = {name for name, note in ROWS.items() if note.startswith("moved to ")}
+        here = {name for name in names if name == "VERL" or (name not in DROPPED and hasattr(module, name))}
+        not_kept = {name for name, note in ROWS.items() if note.startswith(("moved to ", "dropped"))}
         missing |= {f"{path}.{name}" for name in names if name not in here | not_kept}
     assert sorted(name for name in missing if not any(fnmatch.fnmatchcase(name, pattern) for pattern in told)) == []
     assert sorted(pattern for pattern in told if not fnmatch.filter(missing, pattern)) == []
@@ -128,7 +134,7 @@ def _missing() -> Iterator[str]:
     for line in (HERE / "agentlightning_0_3_signatures.txt").read_text(encoding="utf-8").splitlines():
         what, *parameters = line.split()
         owner_name, _, member = what.removesuffix("()").partition(".")
-        if owner_name == "VERL":
+        if owner_name == "VERL" or owner_name in DROPPED:
             continue
         owner = getattr(lightning_core, owner_name)
         if member in ("", "__init__"):
