@@ -1,5 +1,6 @@
 """A config file's job: what it is made of, its run, and what is said of it."""
 
+import asyncio
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import click
 import yaml
 
+from lightning_core.agent.grader_check import JUNK, candidate_of, check_grader
 from lightning_core.algorithm import Conclusion
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import plain_console, show_warnings, stdout_for_json
@@ -280,7 +282,19 @@ def _checked_job(config: Path, overrides: tuple[str, ...]) -> Job:
         sys.dont_write_bytecode = not writes_bytecode
     warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
     _warn_of_unrecorded(job)
+    _warn_of_grader(job)
     return job
+
+
+def _warn_of_grader(job: Job) -> None:
+    """Try the grader on a few answers to three samples, where that needs no model and no trace."""
+    grader, dataset = job.grader, job.train_dataset or job.val_dataset
+    if dataset is None or (grader is not None and (grader.is_async() or not grader.wanted <= {"task", "result"})):
+        return
+    if (candidate := candidate_of(job.environment, grader, None)) is not None:
+        tasks = [dataset[index] for index in range(min(3, len(dataset)))]
+        for finding in asyncio.run(check_grader(candidate, tasks, junk=JUNK[:1])):
+            click.echo(f"Warning: the grader {finding.what} ({finding.count} of {len(tasks)}); try agl check", err=True)
 
 
 def _warn_of_unrecorded(job: Job) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from lightning_core import Environment, Fault, Trainer, environment, rollout
 from lightning_core.agent import LitAgent
 from lightning_core.agent.environments import SPLITS, Scoring, split_of, take
+from lightning_core.agent.grader_check import candidate_of, check_grader
 from lightning_core.cli import agl
 from lightning_core.config import load_job
 from lightning_core.errors import ConfigError, NoRewards
@@ -99,9 +100,16 @@ def test_a_scorer_that_raises_on_answers_gives_0_and_says_so_once(caplog: pytest
 @pytest.mark.parametrize(
     ("kind", "words"), [(Broken, "cannot be set up: RuntimeError: no licence"), (Remote, "cannot reach what it needs")]
 )
-def test_set_up_and_transport_are_faults(kind: type[Sums], words: str) -> None:
+async def test_set_up_and_transport_are_faults_also_of_a_check(kind: type[Sums], words: str) -> None:
+    async def check() -> None:
+        candidate = candidate_of(kind(), None, None)
+        assert candidate is not None
+        await check_grader(candidate, [{"number": 1}])
+
     with pytest.raises(Fault, match=words):
         Scoring(kind())({"number": 1}, "2")
+    with pytest.raises(Fault, match=words):
+        await check()
 
 
 class Forgetful(Sums):

@@ -1,13 +1,10 @@
-"""`agl check`."""
+"""`agl check`, and what a dry run says of a grader."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from lightning_evals.grader_check import candidate_of, check_grader
 
-from lightning_core import Environment, Fault
 from lightning_core.cli import agl
 
 GRADERS = """
@@ -33,14 +30,14 @@ reward: check_graders:
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def run(folder: Path, grader: str, *options: str, config: str = CONFIG) -> Result:
+def run(folder: Path, grader: str, *options: str, command: str = "check", config: str = CONFIG) -> Result:
     (folder / "check_graders.py").write_text(GRADERS)
     (folder / "check_agent.py").write_text("from lightning_core import rollout\nfrom check_graders import solve\n")
     with (folder / "check_agent.py").open("a") as file:
         file.write("agent = rollout(solve)\n")
     path = folder / "config.yaml"
     path.write_text(config.rstrip() + (grader if config is CONFIG else "") + "\n")
-    return CliRunner().invoke(agl, ["check", str(path), *options])
+    return CliRunner().invoke(agl, [command, str(path), *options])
 
 
 @pytest.mark.parametrize(
@@ -92,28 +89,8 @@ def test_what_cannot_be_checked_is_refused(grader: str, options: list[str], said
     assert said in done.output
 
 
-class Remote(Environment):
-    def tasks(self, count: int) -> list[int]:
-        return [1]
+def test_a_dry_run_warns_of_a_grader_that_pays_for_nonsense(tmp_path: Path) -> None:
+    done = run(tmp_path, "lenient", "--dry-run", command="train")
 
-    def score(self, task: int, answer: Any) -> float:
-        raise ConnectionRefusedError("nothing listens there")
-
-
-class Broken(Remote):
-    def set_up(self) -> None:
-        raise RuntimeError("no licence")
-
-
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [(Broken(), "cannot be set up: RuntimeError: no licence"), (Remote(), "cannot reach what it needs")],
-)
-async def test_set_up_and_transport_are_faults(environment: Environment, words: str) -> None:
-    async def check() -> None:
-        candidate = candidate_of(environment, None, None)
-        assert candidate is not None
-        await check_grader(candidate, [1])
-
-    with pytest.raises(Fault, match=words):
-        await check()
+    assert done.exit_code == 0
+    assert "Warning: the grader pays 1 for 'foo' (2 of 2); try agl check" in done.output

@@ -91,13 +91,16 @@ def _score_of(grader: Grader, resources: NamedResources) -> Score:
     return score
 
 
-async def check_grader(candidate: Candidate, tasks: Sequence[Any], *, max_junk: float = 0.1) -> list[Finding]:
+async def check_grader(
+    candidate: Candidate, tasks: Sequence[Any], *, max_junk: float = 0.1, junk: Sequence[str] = JUNK
+) -> list[Finding]:
     """Score the reference, the empty answer, junk, and one answer twice, for each task.
 
     Args:
         candidate: The grader.
         tasks: What to try it on.
         max_junk: What a wrong answer may get.
+        junk: The wrong answers.
 
     Returns:
         What is wrong; empty where nothing is.
@@ -136,13 +139,13 @@ async def check_grader(candidate: Candidate, tasks: Sequence[Any], *, max_junk: 
     for task in tasks:
         of_task.clear()
         right = candidate.reference(task)
-        answer, name = (JUNK[0], repr(JUNK[0])) if right is None else (right, "the reference")
+        answer, name = (junk[0], repr(junk[0])) if right is None else (right, "the reference")
         first = await paid(task, answer, name=name)
         if first is not None and (again := await paid(task, answer, name=name)) != first:
             add(f"differs from call to call: {first:g}, then {again} for {name}", "differs")
         if right is not None and first is not None and first < high:
             add(f"gives {first:g} for the reference", "reference")
-        for wrong in ("", *JUNK):
+        for wrong in ("", *junk):
             value = await paid(task, wrong, name=repr(wrong))
             if value is not None and value > max_junk and wrong != right:
                 add(f"pays {value:g} for {wrong!r}", "junk", wrong)
