@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import get_completion_class
 
 from lightning_core.errors import (
     BrokenPlugin,
@@ -57,7 +56,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import", "tasks"),
     "Check": ("environments", "check", "eval", "gate", "judge-check", "referee"),
     "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "vllm"),
-    "Other": ("plugins", "completion", "store backup", "store compact"),
+    "Other": ("plugins", "store backup", "store compact"),
 }
 """In which section of `agl --help` each command is; those of other distributions are added to the last one."""
 
@@ -163,24 +162,6 @@ def serve() -> None:
       agl serve store --backend sqlite --path runs/store.db
       agl serve proxy models.yaml --store http://127.0.0.1:4747
     """
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what makes a SHELL complete `agl`.
-
-    Put the line for your shell into its start-up file:
-
-    \b
-    Example:
-      eval "$(agl completion bash)"        # ~/.bashrc
-      eval "$(agl completion zsh)"         # ~/.zshrc
-      agl completion fish | source         # ~/.config/fish/config.fish
-    """
-    completes = get_completion_class(shell)
-    assert completes is not None, "click knows these shells"
-    click.echo(completes(agl, {}, "agl", "_AGL_COMPLETE").source())
 
 
 def main() -> None:

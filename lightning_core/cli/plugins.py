@@ -2,13 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
 
 import click
 
-from lightning_core.errors import InvalidComponent
-from lightning_core.registry import Component, default_registry
+from lightning_core.registry import default_registry
 from lightning_core.texts import print_table
 
 HEADER = ("kind", "name", "distribution", "version", "object", "state")
@@ -27,20 +24,19 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
     reason on stderr (in JSON under `problem`):
 
     \b
-      ok            nothing, as far as metadata tells; with --check, it can be used
-      blocked       AGL_PLUGINS_BLOCK names it (names, kind:name or distributions, separated by commas)
-      duplicate     two distributions have this name
-      incompatible  it requires another version of lightning-core
-      broken        it cannot be imported, or is not what it should be (with --check)
+      ok         nothing, as far as metadata tells; with --check, it can be used
+      blocked    AGL_PLUGINS_BLOCK names it (names, kind:name or distributions, separated by commas)
+      duplicate  two distributions have this name
+      broken     it cannot be imported (with --check)
 
-    With --check the exit status is 1 when any is duplicate, incompatible or broken.
+    With --check the exit status is 1 when any is duplicate or broken.
 
     \b
     Example:
       agl plugins --check --json
     """
     registry = default_registry()
-    components = registry.check(_verifier()) if check else registry.inventory()
+    components = registry.check() if check else registry.inventory()
     rows = [dataclasses.astuple(component) for component in components]
     if as_json:
         click.echo(json.dumps([dict(zip([*HEADER, "problem"], row, strict=True)) for row in rows], indent=2))
@@ -50,31 +46,3 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
             click.echo(problem, err=True)
     if check and any(component.state not in USABLE for component in components):
         context.exit(1)
-
-
-def _verifier() -> Callable[[Component, Any], None]:
-    """Return what refuses a component that is not what its kind has to be."""
-    # imported here, because it is much, and a plain list does not need it
-    from lightning_core.agent import Environment, Grader
-    from lightning_core.config.components import EXPECTED
-    from lightning_core.config.model import COMPONENTS
-    from lightning_core.plugins import Hooks
-    from lightning_core.registry.registry import require_buildable
-    from lightning_core.runs.loggers import RunLogger
-
-    expected: dict[str, type] = {"graders": Grader, "environments": Environment, "loggers": RunLogger}
-    expected |= {COMPONENTS[key]: kind for key, kind in EXPECTED.items()}
-
-    def verify(component: Component, loaded: object) -> None:
-        label = f"{component} ({component.value})"
-        if component.kind in expected:
-            require_buildable(label, loaded, expected[component.kind])
-        elif component.kind == "commands" and not isinstance(loaded, click.Command):
-            raise InvalidComponent(f"{label} is a {type(loaded).__name__}; it has to be a click command")
-        elif component.kind == "hooks":
-            try:
-                Hooks([loaded])
-            except Exception as exc:
-                raise InvalidComponent(f"{label} cannot be used: {exc}") from exc
-
-    return verify

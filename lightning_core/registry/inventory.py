@@ -64,14 +64,13 @@ MEANT: Mapping[Kind, Mapping[str, str]] = {
 }
 """Words that are not names, per kind: what people type, and the name that an error asks for."""
 
-State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
+State = Literal["ok", "blocked", "duplicate", "broken"]
 """How a component stands.
 
 - `ok`: nothing is known against it. Before it was imported, that is not much.
 - `blocked`: `AGL_PLUGINS_BLOCK` names it; it is as if it were not installed.
 - `duplicate`: another distribution offers the same name of the same kind.
-- `incompatible`: its distribution requires another version of the core than the one that is installed.
-- `broken`: it was imported, and that failed, or what was found there is of another kind.
+- `broken`: it was imported, and that failed.
 """
 
 
@@ -100,32 +99,6 @@ class Component:
     def origin(self) -> str:
         """The distribution with its version."""
         return f"{self.distribution} {self.version}".strip()
-
-
-CORE = "lightning-core"
-_NAMES_CORE = re.compile(r"\s*lightning[-_.]core(?![-_.\w])", re.IGNORECASE)
-
-
-def misfit(requirements: Iterable[str]) -> str | None:
-    """Say how a distribution's requirements and the installed core do not fit each other; None when they do.
-
-    Args:
-        requirements: The distribution's `Requires-Dist`. Only those on the core are read, and of these only those
-            that hold in this environment without an extra.
-    """
-    for line in filter(_NAMES_CORE.match, requirements):
-        # imported here, for it takes long and a core without plugins does not need it
-        from packaging.requirements import InvalidRequirement, Requirement
-
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement as exc:
-            return f"requires {line!r}, which cannot be read ({str(exc).splitlines()[0]})"
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        installed = importlib.metadata.version(CORE)
-        if applies and not requirement.specifier.contains(installed, prereleases=True):
-            return f"requires {CORE}{requirement.specifier}, but {CORE} {installed} is installed"
-    return None
 
 
 BLOCK_VARIABLE = "AGL_PLUGINS_BLOCK"
@@ -162,38 +135,35 @@ def take_inventory(
     entries = os.environ.get(BLOCK_VARIABLE, "").split(",") if blocked is None else blocked
     by_name = {_normal(entry): entry for entry in map(str.strip, entries) if entry}
     kinds = {group: kind for kind, group in GROUPS.items()}
-    origins: dict[Distribution | None, tuple[str, str, str | None]] = {}  # reads a whole METADATA file
+    origins: dict[Distribution | None, tuple[str, str]] = {}  # reads a whole METADATA file
     found: dict[Kind, list[Component]] = {kind: [] for kind in KINDS}
     for entry_point in entry_points:
         if (kind := kinds.get(entry_point.group)) is None:
             continue
         if entry_point.dist not in origins:
             origins[entry_point.dist] = _origin(entry_point.dist)
-        distribution, version, problem = origins[entry_point.dist]
+        distribution, version = origins[entry_point.dist]
         value = entry_point.value.partition("[")[0].strip()
         component = Component(kind, entry_point.name, distribution, version, value)
-        found[kind].append(_judged(component, problem, by_name))
+        found[kind].append(_judged(component, by_name))
     return {kind: _with_duplicates(kind, components) for kind, components in found.items()}
 
 
-def _origin(distribution: Distribution | None) -> tuple[str, str, str | None]:
-    """Return a distribution's name, its version, and how it does not fit this core."""
+def _origin(distribution: Distribution | None) -> tuple[str, str]:
+    """Return a distribution's name and its version."""
     metadata = None if distribution is None else distribution.metadata
     if distribution is None or not metadata:  # an installation that was cut short
-        return _NO_ORIGIN, "", None
-    return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or "", misfit(distribution.requires or ())
+        return _NO_ORIGIN, ""
+    return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or ""
 
 
-def _judged(component: Component, problem: str | None, blocked: Mapping[str, str]) -> Component:
+def _judged(component: Component, blocked: Mapping[str, str]) -> Component:
     names = (f"{component.kind}:{component.name}", component.name, component.distribution)
     entry = next((blocked[name] for name in map(_normal, names) if name in blocked), None)
-    if entry is not None:
-        reason = f"{component} is blocked by {entry!r} in {BLOCK_VARIABLE}; take that out to use it"
-        return replace(component, state="blocked", problem=reason)
-    if problem is not None:
-        reason = f"{component} {problem}; install versions that fit each other"
-        return replace(component, state="incompatible", problem=reason)
-    return component
+    if entry is None:
+        return component
+    reason = f"{component} is blocked by {entry!r} in {BLOCK_VARIABLE}; take that out to use it"
+    return replace(component, state="blocked", problem=reason)
 
 
 def _with_duplicates(kind: Kind, components: list[Component]) -> list[Component]:

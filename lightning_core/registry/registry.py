@@ -81,7 +81,7 @@ class Registry:
     def components(self, kind: Kind) -> list[Component]:
         """List what there is of one kind, sorted by name and distribution. Imports nothing.
 
-        Blocked components are left out; duplicate and incompatible ones are there, and say so.
+        Blocked components are left out; duplicate ones are there, and say so.
         """
         own = self._own(kind)
         listed = [each for each in self._installed[kind] if each.state != "blocked" and each.name not in own]
@@ -91,22 +91,13 @@ class Registry:
         """List what is installed of all kinds, blocked components too. Imports nothing."""
         return [component for kind in KINDS for component in self._installed[kind]]
 
-    def check(self, verify: Callable[[Component, Any], None] | None = None) -> list[Component]:
-        """Import what is installed, and say of each component how it stands.
-
-        Only what is `ok` by its metadata is imported. There is no time limit on an import.
-
-        Args:
-            verify: Is called with each component and what was imported for it; raises a `RegistryError` where that
-                is not what it should be.
-        """
+    def check(self) -> list[Component]:
+        """Import what is installed and `ok` by its metadata, and say of each component how it stands."""
         checked = []
         for component in self.inventory():
             if component.state == "ok":
                 try:
-                    loaded = self.load_component(component)
-                    if verify is not None:
-                        verify(component, loaded)
+                    self.load_component(component)
                 except RegistryError as exc:
                     component = replace(component, state="broken", problem=str(exc))
             checked.append(component)
@@ -231,7 +222,7 @@ class Registry:
         by_state = {each.state: each for each in reversed(self._installed[kind]) if each.name == wanted}
         if "blocked" in by_state and len(by_state) == 1:
             raise UnknownComponent(by_state["blocked"].problem)
-        for state in ("ok", "duplicate", "incompatible"):
+        for state in ("ok", "duplicate"):
             if state in by_state:
                 return by_state[state]
         raise UnknownComponent(self._unknown(kind, name, wanted))

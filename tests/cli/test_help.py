@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lightning_core.cli import agl, completion
+from lightning_core.cli import agl
 
 
 def commands() -> dict[str, click.Command]:
@@ -71,31 +70,6 @@ def test_older_name_is_the_same_command(older: str, name: str) -> None:
     assert [each.exit_code for each in shown] == [0, 0]
     first, second = (each.stdout.partition("\n")[2] for each in shown)
     assert first == second
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_what_the_shell_needs(shell: str) -> None:
-    if shell == "bash" and shutil.which("bash") is None:
-        pytest.skip("there is no bash")
-    result = CliRunner().invoke(completion, [shell])
-    assert result.exit_code == 0
-    assert f"_AGL_COMPLETE={shell}_complete" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("typed", "completions"), [("agl tr", ["plain,train"]), ("agl train --dr", ["plain,--dry-run"])]
-)
-def test_commands_and_options_are_completed(typed: str, completions: list[str]) -> None:
-    words = typed.split()
-    done = subprocess.run(
-        [sys.executable, "-c", "from lightning_core.cli import main; main()"],
-        env={**os.environ, "_AGL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.stdout.splitlines() == completions
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("view", "ui"), ("list", "runs"), ("logs", "show"), ("trian", "train")])

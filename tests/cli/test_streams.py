@@ -14,7 +14,7 @@ def shell(command: str, folder: Path | None = None) -> subprocess.CompletedProce
     return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=200, check=False)
 
 
-@pytest.mark.parametrize("command", ["plugins", "--version", "completion bash"])
+@pytest.mark.parametrize("command", ["plugins", "--version", "serve --help"])
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_closed_output_is_nobody_reading(command: str, closed: str) -> None:
     done = shell(f"{AGL} {command} {closed}")
@@ -41,7 +41,7 @@ def test_options_without_effect_are_told(tmp_path: Path) -> None:
     assert "LocalStrategy(join_timeout=) has no effect: everything is a task of one event loop" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["plugins", "completion bash", "train config.yaml"])
+@pytest.mark.parametrize("command", ["plugins", "serve --help", "train config.yaml"])
 def test_reader_that_has_had_enough_ends_the_command_without_a_traceback(command: str, tmp_path: Path) -> None:
     write_job(tmp_path)
     for reader in ("head -1", "true"):

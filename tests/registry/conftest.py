@@ -16,11 +16,10 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def distribution(self, name: str, version: str, entry_points: str, *, requires: Iterable[str] = ()) -> None:
+    def distribution(self, name: str, version: str, entry_points: str) -> None:
         information = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir()
-        required = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}")
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (information / "entry_points.txt").write_text(entry_points)
 
     def module(self, name: str, source: str) -> None:

@@ -50,15 +50,6 @@ def test_both_ways_to_choose_that_the_message_tells_work(rivals: "Site") -> None
     assert isinstance(rivals.registry(blocked=()).build("stores", "alpha_stores:Quick", expected=quick), quick)
 
 
-def test_one_that_does_not_fit_the_core_is_no_rival(site: "Site") -> None:
-    site.distribution("alpha", "1.0", "[lightning_core.stores]\nquick = alpha_stores:Quick\n")
-    site.distribution(
-        "beta", "2.0", "[lightning_core.stores]\nquick = beta_stores:Quick\n", requires=["lightning-core>=99"]
-    )
-    site.module("alpha_stores", "class Quick: ...\n")
-    assert site.registry(blocked=()).load("stores", "quick").__module__ == "alpha_stores"
-
-
 def test_a_distribution_that_is_found_twice_is_one(site: "Site") -> None:
     site.distribution("alpha", "1.0", "[lightning_core.stores]\nquick = alpha_stores:Quick\n")
     (site.folder / "alpha-1.0.egg-info").mkdir()
