@@ -54,6 +54,7 @@ REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
     "lightning-export": ("lightning-http", "lightning-sqlite"),
     "lightning-gepa": ("lightning-apo",),
     "lightning-grpo": ("lightning-http", "lightning-proxy", "lightning-tokens"),
+    "lightning-legacy": ("lightning-http",),
     "lightning-litellm": ("lightning-http", "lightning-proxy"),
     "lightning-proxy": ("lightning-http",),
     "lightning-ray": ("lightning-http",),
