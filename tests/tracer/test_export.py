@@ -94,25 +94,6 @@ async def test_recorded_spans_are_exported_with_their_place_among_the_rollouts(
         assert exported[1].parent.span_id == exported[2].context.span_id
 
 
-async def test_model_calls_are_exported_under_the_current_names_and_kept_under_theirs(
-    collector: Collector, store: "RecordingStore"
-) -> None:
-    names = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hello", "gen_ai.request.model": "small"}
-    tracer = OtelTracer(instrument=())
-    with tracer.lifespan():
-        async with tracer.trace_context(store=store, rollout_id="ro-1", attempt_id="at-1"):
-            tracer.create_span("openai.chat", names)
-    [exported] = collector.spans
-    assert (exported.name, exported.kind.name) == ("chat small", "CLIENT")
-    assert exported.attributes is not None
-    assert exported.attributes["gen_ai.input.messages"] == (
-        '[{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]'
-    )
-    assert exported.resource.attributes["agentlightning.rollout_id"] == "ro-1"
-    [kept] = store.attempts["at-1"]
-    assert (kept.name, kept.attributes) == ("openai.chat", names)
-
-
 async def test_collector_that_hangs_costs_the_agent_nothing_and_the_teardown_little(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
