@@ -48,6 +48,12 @@ if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
 
 
+CANCELLED_SECONDS = 1.0
+"""How long a trace that was cancelled waits for the store: an interrupted run should end within 2 s."""
+
+EXPORT_SECONDS = 1.0
+"""How long the last `teardown` of a tracer waits for the OTLP endpoint."""
+
 _last_traces: ContextVar[Mapping[str, Trace]] = ContextVar("lightning_last_traces", default={})  # noqa: B039  # never changed
 """By the tracer's key, the trace that a context entered last."""
 
@@ -67,8 +73,6 @@ class OtelTracer(Tracer):
 
     Args:
         store_timeout_seconds: How long leaving a trace waits for the store.
-        cancelled_store_timeout_seconds: The same when it was cancelled; an interrupted run should end within 2 s.
-        export_timeout_seconds: How long the last `teardown` waits for the OTLP endpoint.
         instrument: Which instrumentors to turn on, by the names of their entry points. `genai` stands for all those
             of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` turns none on.
         global_provider: Whether to become OpenTelemetry's global provider where none is set. False for an application
@@ -85,8 +89,6 @@ class OtelTracer(Tracer):
         self,
         *,
         store_timeout_seconds: float = 30.0,
-        cancelled_store_timeout_seconds: float = 1.0,
-        export_timeout_seconds: float = 1.0,
         instrument: Sequence[str] = (GENAI,),
         global_provider: bool = True,
     ) -> None:
@@ -95,9 +97,7 @@ class OtelTracer(Tracer):
             raise TypeError(f"instrument is a list of names, got the string {instrument!r}; put it into a list")
         self._instrument = tuple(instrument)
         self._global_provider = global_provider
-        self._export_timeout_seconds = export_timeout_seconds
         self._store_timeout_seconds = store_timeout_seconds
-        self._cancelled_store_timeout_seconds = cancelled_store_timeout_seconds
         self._key = create_key("lightning-trace")
         self._users = 0
         self._undo = ExitStack()
@@ -142,7 +142,7 @@ class OtelTracer(Tracer):
         """Do what the first `init` does; the last `teardown` closes `undo`. A subclass has its own part around it."""
         export = export_from_environment()
         if export is not None:
-            undo.callback(export.close, self._export_timeout_seconds)
+            undo.callback(export.close, EXPORT_SECONDS)
         provider = RecordingProvider(self._key, export)
         undo.callback(provider.shutdown)
         otel_tracer = provider.get_tracer("lightning_core")
@@ -175,7 +175,6 @@ class OtelTracer(Tracer):
         run_id = getattr(store, "run_id", None) if rollout_id is not None else None
         resource = self._provider.resource_of(rollout_id, attempt_id, self.tracer_name)
         trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, resource=resource)
-        trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider), self._open(trace):
                 yield trace
@@ -267,7 +266,7 @@ class OtelTracer(Tracer):
             store,
             context=context,
             timeout_seconds=self._store_timeout_seconds,
-            cancelled_timeout_seconds=self._cancelled_store_timeout_seconds,
+            cancelled_timeout_seconds=CANCELLED_SECONDS,
         )
 
     @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from lightning_core.tracer import OtelTracer, export as export_module
+from lightning_core.tracer import OtelTracer, export as export_module, otel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,10 +95,11 @@ async def test_recorded_spans_are_exported_with_their_place_among_the_rollouts(
 
 
 async def test_collector_that_hangs_costs_the_agent_nothing_and_the_teardown_little(
-    collector: Collector, caplog: pytest.LogCaptureFixture
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(otel, "EXPORT_SECONDS", 0.05)
     collector.open.clear()
-    tracer = OtelTracer(instrument=(), export_timeout_seconds=0.05)
+    tracer = OtelTracer(instrument=())
     with tracer.lifespan():
         async with tracer.trace_context() as trace:
             for _ in range(600):
@@ -185,10 +186,13 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         thread.join(20)
 
 
-async def test_real_exporter_sends_spans_to_a_real_endpoint(receiver: list[bytes], store: "RecordingStore") -> None:
+async def test_real_exporter_sends_spans_to_a_real_endpoint(
+    receiver: list[bytes], store: "RecordingStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel, "EXPORT_SECONDS", 10)
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     requests = importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    tracer = OtelTracer(instrument=(), export_timeout_seconds=10)
+    tracer = OtelTracer(instrument=())
     with tracer.lifespan():
         async with tracer.trace_context(store=store, rollout_id="ro-1", attempt_id="at-1"):
             tracer.create_span("over the wire")

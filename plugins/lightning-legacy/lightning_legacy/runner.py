@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 import numbers
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -61,7 +61,8 @@ class LegacyAgentRunner:
         if (resources := self._resources(task)) is None:
             return False
         with self._recording(task) as rollout:
-            self._put(self.tracer.trace_run(self._call(task, resources, rollout, "rollout")), rollout)
+            call = self._call(task, resources, rollout, "rollout")
+            self._put(*asyncio.run(self._traced(partial(asyncio.to_thread, call))), rollout)
         self.client.post_rollout(rollout)
         return True
 
@@ -72,8 +73,7 @@ class LegacyAgentRunner:
         if (resources := await asyncio.to_thread(self._resources, task)) is None:
             return False
         with self._recording(task) as rollout:
-            result = await self.tracer.trace_run_async(self._call(task, resources, rollout, "rollout_async"))
-            self._put(result, rollout)
+            self._put(*await self._traced(self._call(task, resources, rollout, "rollout_async")), rollout)
         await self.client.post_rollout_async(rollout)
         return True
 
@@ -92,6 +92,11 @@ class LegacyAgentRunner:
             while self.max_tasks is None or done < self.max_tasks:
                 done += await self.run_async()
         return done
+
+    async def _traced(self, call: Callable[[], Awaitable[Any]]) -> tuple[Any, list[Span]]:
+        async with self.tracer.trace_context():
+            result = await call()
+        return result, self.tracer.get_last_trace()
 
     def _resources(self, task: Task) -> NamedResources | None:
         update = self.client.get_resources_by_id(task.resources_id or "latest")
@@ -133,9 +138,8 @@ class LegacyAgentRunner:
             return partial(method, task.input, rollout_id=task.rollout_id, resources=resources)
         return partial(method, task.input, rollout=rollout, resources=resources)
 
-    def _put(self, result: Any, rollout: RolloutLegacy) -> None:
+    def _put(self, result: Any, spans: list[Span], rollout: RolloutLegacy) -> None:
         """Fill in what an agent returned, and what was traced meanwhile."""
-        spans = self.tracer.get_last_trace()
         if isinstance(result, RolloutLegacy):
             for name in result.model_fields_set - {"rollout_id"}:
                 setattr(rollout, name, getattr(result, name))
