@@ -45,7 +45,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
     Args:
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
         llm_call_match: A regular expression, searched in span names: the model calls. Spans of the GenAI
-            conventions, of OpenInference and of the LiteLLM proxy are also matched as `openai.chat.completion`.
+            conventions and of OpenInference are also matched as `openai.chat.completion`.
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
         reward_match: How a reward finds its call.

@@ -43,14 +43,6 @@ GENAI: Attributes = {
     "response_token_ids": (3,),
     "response_logprobs": (-0.5,),
 }
-TOOLS = {"gen_ai.tool.definitions": json.dumps([TOOL])}
-CHOICE = {"index": 0, "finish_reason": "tool_calls", "message": json.dumps(ANSWER)}
-RAW_CHOICE = {
-    "finish_reason": "tool_calls",
-    "token_ids": [3],
-    "logprobs": {"content": [{"token": "x", "logprob": -0.5}]},
-    "message": ANSWER,
-}
 AGENTOPS: Attributes = {
     "gen_ai.request.model": "small",
     "gen_ai.request.functions.0.name": "weather",
@@ -115,14 +107,6 @@ OPENINFERENCE: Attributes = {
     "response_token_ids": (3,),
     "response_logprobs": (-0.5,),
 }
-LITELLM: Attributes = {
-    "llm.hosted_vllm.id": "chatcmpl-1",
-    "llm.hosted_vllm.model": "small-1",
-    "llm.hosted_vllm.messages": str(MESSAGES),
-    "llm.hosted_vllm.tools": str([TOOL]),
-    "llm.hosted_vllm.prompt_token_ids": "[1, 2]",
-    "llm.hosted_vllm.choices": str([RAW_CHOICE]),
-}
 
 
 def span(attributes: Attributes, name: str = "a span", **events: Attributes) -> Span:
@@ -137,16 +121,7 @@ SOURCES = {
     "conventions, JSON": span({**GENAI, **AS_JSON}),
     "conventions, structured": span({**GENAI, **PARTS}),
     "conventions, in an event": span(GENAI, client__inference__operation__details=AS_JSON),
-    "conventions up to 1.36": span(
-        {**GENAI, **TOOLS}, system__message=MESSAGES[0], user__message={"content": "Weather in Rome?"}, choice=CHOICE
-    ),
-    "conventions up to 1.27": span(
-        {**GENAI, **TOOLS},
-        content__prompt={"gen_ai.prompt": json.dumps(MESSAGES)},
-        content__completion={"gen_ai.completion": json.dumps([ANSWER])},
-    ),
     "weave": span(WEAVE, "openai.chat.completions.create"),
-    "litellm": span(LITELLM, "raw_gen_ai_request"),
     "openinference": span(OPENINFERENCE),
     "reported after the end of its attempt": as_reported(span(AGENTOPS), "late"),
 }
