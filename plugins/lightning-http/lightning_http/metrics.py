@@ -84,12 +84,6 @@ SELDOM = 20.0
 """A store that needs longer to count what it holds, as a database does, counts after so many times as long again."""
 
 _WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
-_GPU = {
-    "util_pct": "agl_gpu_utilization_percent",
-    "mem_used_mb": "agl_gpu_memory_used_mib",
-    "mem_total_mb": "agl_gpu_memory_total_mib",
-    "temp_c": "agl_gpu_temperature_celsius",
-}
 """What a heartbeat says -> the metric."""
 
 
@@ -175,7 +169,6 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
     yield "agl_queue_depth", {}, sum(number for status, number in live.items() if status in _QUEUED)
     for status in ("idle", "busy", "unknown"):
         yield "agl_workers", {"status": status}, sum(worker.status == status for worker in workers)
-    gpus: dict[tuple[str, str], Mapping[str, Any]] = {}
     heard = [(worker.last_heartbeat_time, worker) for worker in workers if worker.last_heartbeat_time is not None]
     for last, worker in sorted(heard, key=lambda each: each[0]):
         if now - last > GONE_SECONDS:
@@ -186,16 +179,6 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
         for key, name in _WORKER.items():
             if _is_number(stats.get(key)):
                 yield name, whose, stats[key]
-        told_of = stats.get("gpus")
-        for number, gpu in enumerate(told_of if isinstance(told_of, list | tuple) else ()):
-            if isinstance(gpu, Mapping):
-                gpus[whose["host"], str(number)] = (
-                    gpu  # several workers of a machine tell of the same: the newest counts
-                )
-    for (host, place), gpu in gpus.items():
-        for key, name in _GPU.items():
-            if _is_number(gpu.get(key)):
-                yield name, {"host": host, "gpu": place, "name": well_formed(str(gpu.get("gpu", "")))}, gpu[key]
 
 
 def _is_number(value: Any) -> bool:
