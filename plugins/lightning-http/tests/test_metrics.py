@@ -8,13 +8,9 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from lightning_core.utils.metrics import (
-    ConsoleMetricsBackend,
-    PrometheusMetricsBackend,
-    tracked,
-)
+from lightning_core.utils.metrics import PrometheusMetricsBackend
 from lightning_http import LightningStoreServer, metrics
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_core.emitter import emit_reward
@@ -84,8 +80,8 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_workers{status=idle}": 1,
         "agl_workers{status=unknown}": 1,
         "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
-        "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
-        "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
+        "agl_store_total{method=enqueue_rollout, status=OK}": 3,
+        "agl_store_total{method=dequeue_rollout, status=OK}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,
         "agl_http_total{method=GET, path=/v1/agl/rollouts/{rollout_id}, status=404}": 1,
         "agl_store_records{kind=rollouts}": 3,
@@ -124,12 +120,15 @@ async def test_an_odd_heartbeat_hides_no_other_metric(odd):
         assert (await asyncio.to_thread(scrape, f"{server.url}/metrics"))["agl_workers{status=unknown}"] == 1
 
 
-async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
-    def closed(line: str) -> None:
+class Closed(PrometheusMetricsBackend):
+    """One that counts nothing any more."""
+
+    async def inc_counter(self, *args, **kwargs):
         raise OSError("the pipe is closed")
 
-    console = ConsoleMetricsBackend(write=closed, log_interval_seconds=0.0)
-    store = InMemoryLightningStore(tracker=console)
+
+async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
+    store = InMemoryLightningStore(tracker=Closed(CollectorRegistry()))
     rollout = await store.start_rollout("task")
     used = {"calls": "abc", "cost": float("nan"), "input_tokens": [1], "output_tokens": 4}
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded", metadata={"usage": used})
@@ -153,21 +152,3 @@ async def test_the_dashboard_asks_for_what_there_is(counted):
             }
             assert labels <= has, target["expr"]
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
-
-
-async def test_a_tracked_method_is_counted_with_how_it_ended():
-    class Shop:
-        tracker = PrometheusMetricsBackend(CollectorRegistry())
-
-        @tracked("sell")
-        async def sell(self, number: int) -> int:
-            return 10 // number
-
-    Shop.tracker.register_counter("agl.store.total", ("method", "store_pubmeth", "status"))
-    Shop.tracker.register_histogram("agl.store.latency", ("method", "store_pubmeth", "status"))
-    assert await Shop().sell(5) == 2
-    with pytest.raises(ZeroDivisionError):
-        await Shop().sell(0)
-    counts = read_page(generate_latest(Shop.tracker.registry))
-    for status in ("OK", "ZeroDivisionError"):
-        assert counts[f"agl_store_total{{method=sell, status={status}, store_pubmeth=sell}}"] == 1
