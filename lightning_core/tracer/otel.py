@@ -33,9 +33,8 @@ from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.export import export_from_environment, nanoseconds
 from lightning_core.tracer.instrumentors import (
     GENAI,
-    start_carrying_context,
+    carry_context,
     start_instrumenting,
-    stop_carrying_context,
     stop_instrumenting,
     unrecorded_clients,
 )
@@ -151,8 +150,7 @@ class OtelTracer(Tracer):
         undo.callback(stop_instrumenting, start_instrumenting(self._instrument))
         if self._global_provider:
             become_global_provider()
-        start_carrying_context()
-        undo.callback(stop_carrying_context)
+        carry_context()
         self._provider, self._otel_tracer = provider, otel_tracer
 
     @asynccontextmanager
