@@ -16,7 +16,6 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, first_fault
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
-from lightning_core.store.arguments import as_float, as_ids, as_pairs, check_str, validate_fields
 from lightning_core.store.backend import Change, StoreBackend
 from lightning_core.store.base import (
     OPERATIONS,
@@ -29,7 +28,16 @@ from lightning_core.store.base import (
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_value, copy_worker, own_spans, without_content
 from lightning_core.store.deadlines import Deadlines, PauseDetector
-from lightning_core.store.operations import Calls, make_page, query_method
+from lightning_core.store.operations import (
+    Calls,
+    as_float,
+    as_ids,
+    as_pairs,
+    check_str,
+    make_page,
+    query_method,
+    validate_fields,
+)
 from lightning_core.store.query import Query, select
 from lightning_core.store.records import Documents, Records, make_id, make_request_of
 from lightning_core.store.rollouts import AttemptPart, ClaimPart, RolloutPart

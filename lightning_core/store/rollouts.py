@@ -7,21 +7,23 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import keep_final_reward
-from lightning_core.store.arguments import (
+from lightning_core.store.base import UNSET, LightningStore, Unset
+from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
+from lightning_core.store.operations import (
+    StorePart,
     as_float,
     as_ids,
     as_int,
     as_mapping,
     as_timeout,
     check_str,
+    make_page,
     make_request,
     make_requests,
+    query_method,
     takes_fields,
     validate_fields,
 )
-from lightning_core.store.base import UNSET, LightningStore, Unset
-from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
-from lightning_core.store.operations import StorePart, make_page, query_method
 from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.records import check_began, make_request_of, own_attempt
 from lightning_core.types import (
