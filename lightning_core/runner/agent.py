@@ -6,7 +6,6 @@ import inspect
 import logging
 import math
 import secrets
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -14,7 +13,6 @@ from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
-from lightning_core.concurrency import in_daemon_thread
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -65,8 +63,8 @@ from lightning_core.types import (
 
 logger = logging.getLogger(__name__)
 
-THREAD_WAIT_SECONDS = 0.2
-"""How long a thread that waits for a stop signal may outlive the interest in it."""
+LOOK_SECONDS = 0.1
+"""How often a runner that waits looks whether it is to stop."""
 
 
 class LitAgentRunner(Runner[T_task]):
@@ -454,28 +452,16 @@ class LitAgentRunner(Runner[T_task]):
 
 @asynccontextmanager
 async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any]"]:
-    """Give a future, during the block, that is done as soon as the event is set; never without an event.
+    """Give a future, during the block, that is done soon after the event is set; never without an event."""
 
-    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
-    """
-    left = threading.Event()
+    async def watch() -> None:
+        while event is None or not event.is_set():  # noqa: ASYNC110  # it may be of a thread or of another process
+            await asyncio.sleep(LOOK_SECONDS)
 
-    def watch() -> None:
-        blocking: Any = event  # its wait takes a timeout, which asyncio's does not
-        while not blocking.wait(THREAD_WAIT_SECONDS) and not left.is_set():
-            pass
-
-    stop: asyncio.Future[Any]
-    if event is None:
-        stop = asyncio.get_running_loop().create_future()
-    elif inspect.iscoroutinefunction(event.wait):
-        stop = asyncio.ensure_future(event.wait())
-    else:
-        stop = in_daemon_thread(watch, name="stop event")
+    stop = asyncio.get_running_loop().create_future() if event is None else asyncio.ensure_future(watch())
     try:
         yield stop
     finally:
-        left.set()
         stop.cancel()
         await asyncio.wait((stop,))
 

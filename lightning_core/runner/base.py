@@ -26,10 +26,6 @@ class StopEvent(Protocol):
         """Whether to stop."""
         ...
 
-    def wait(self) -> Any:
-        """Wait until it is set: as a coroutine, or blocking, and then with a timeout as an optional argument."""
-        ...
-
 
 T_task = TypeVar("T_task", default=Any)
 """What the agent's tasks are; for type checkers."""

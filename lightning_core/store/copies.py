@@ -84,9 +84,10 @@ def _without_collections() -> Iterator[None]:
 
 def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     """Copy the rollout of a record together with one of its attempts."""
-    rollout = record.rollout
-    fields = {**copy_fields(rollout), "attempt": copy_attempt(attempt)}
-    return construct(AttemptedRollout, fields, rollout.__pydantic_fields_set__ | {"attempt"})
+    metadata = copy_value(attempt.metadata)
+    fields = copy_fields(record.rollout)
+    fields["attempt"] = clone(attempt, metadata=metadata)
+    return construct(AttemptedRollout, fields, record.rollout.__pydantic_fields_set__ | {"attempt"})
 
 
 def copy_fields(rollout: Rollout | EnqueueRolloutRequest) -> dict[str, Any]:

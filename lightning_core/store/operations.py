@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
@@ -16,11 +16,10 @@ from lightning_core.store.base import OPERATIONS, LightningStore, Unset
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_value
 from lightning_core.store.deadlines import Deadlines
-from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Documents, Records
 from lightning_core.store.run_end import RunEnd
 from lightning_core.store.waits import Ticket, Waits
-from lightning_core.types import EnqueueRolloutRequest, PaginatedResult
+from lightning_core.types import EnqueueRolloutRequest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,46 +66,6 @@ def _operation(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine
                 calls.wake()
 
     return call
-
-
-def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
-    """Return what a query found."""
-    return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
-
-
-_OLDER_NAMES = {"status": "status_in", "rollout_ids": "rollout_id_in"}
-
-
-def query_method(
-    declared: Callable[P, Awaitable[R]], model: type[BaseModel]
-) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Give a method the signature of one of the interface's queries; its conditions and its page become a `Query`.
-
-    The method is called with the arguments that are not options, and then the query.
-    """
-    signature = inspect.signature(declared)
-    parameters = signature.parameters.values()
-    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
-
-    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        @functools.wraps(run)
-        async def find(*args: P.args, **kwargs: P.kwargs) -> R:
-            given: dict[str, Any] = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-            is_twice = len({*names[: len(args)], *kwargs}) < len(args) + len(kwargs)
-            if is_twice or given.keys() != signature.parameters.keys():
-                signature.bind(*args, **kwargs)  # says what is wrong, much slower
-            others = [given.pop(name) for name in names]
-            for old, new in _OLDER_NAMES.items():
-                if (value := given.pop(old, None)) is not None and given[new] is None:
-                    given[new] = value
-            return await run(*others, make_query(model, **given))
-
-        find.__signature__ = signature  # type: ignore[attr-defined]
-        find.__doc__ = declared.__doc__
-        return find
-
-    return decorate
 
 
 class StorePart(LightningStore):

@@ -17,14 +17,12 @@ from lightning_core.store.operations import (
     as_mapping,
     as_timeout,
     check_str,
-    make_page,
     make_request,
     make_requests,
-    query_method,
     takes_fields,
     validate_fields,
 )
-from lightning_core.store.query import Query, make_query, select
+from lightning_core.store.query import Query, make_page, make_query, query_method, select
 from lightning_core.store.records import check_began, make_request_of, own_attempt
 from lightning_core.types import (
     Attempt,
@@ -90,18 +88,16 @@ class ClaimPart(StorePart):
         self, limit: int, worker_id: str | None, wait_seconds: float | None, request_id: str | None
     ) -> list[AttemptedRollout] | None:
         asked_at = self._clock.now()
-        claimed = await self._claim(limit, worker_id, asked_at, request_id)
-        if not claimed and worker_id is not None:
-            await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
-        if claimed is not None or wait_seconds == 0:
-            return claimed
         until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds
-        unanswered = False
+        is_first, unanswered = True, False
         ticket = self._waits.for_work()
         try:
             while True:
                 claimed = await self._claim(limit, worker_id, asked_at, request_id)
                 unanswered = False
+                if is_first and not claimed and worker_id is not None:
+                    await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
+                is_first = False
                 seconds = None if until is None else until - self._clock.monotonic()
                 if claimed is not None or (seconds is not None and seconds <= 0):
                     return claimed
