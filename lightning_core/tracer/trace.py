@@ -90,8 +90,8 @@ class Trace:
         with self._lock:
             self._closed = True
 
-    def record(self, span: Span) -> None:
-        """Add a finished span."""
+    def record(self, span: Span) -> bool:
+        """Add a finished span; return whether it is not too late."""
         with self._lock:
             accepted = not self._closed
             listener = self._listener
@@ -103,6 +103,7 @@ class Trace:
             self.drop(span.name)
         elif listener is not None:
             listener()
+        return accepted
 
     def drop(self, span_name: str, error: Exception | None = None) -> None:
         """Count a span that ended too late, or could not be read: with this error."""

@@ -53,7 +53,6 @@ class AgentOpsTracer(OtelTracer):
 
     Args:
         store_timeout_seconds: See `OtelTracer`.
-        global_provider: See `OtelTracer`.
     """
 
     tracer_name = NAME
@@ -69,12 +68,10 @@ class AgentOpsTracer(OtelTracer):
         self,
         *,
         store_timeout_seconds: float = 30.0,
-        global_provider: bool = True,
     ) -> None:
         super().__init__(
             store_timeout_seconds=store_timeout_seconds,
             instrument=(),
-            global_provider=global_provider,
         )
 
     def _turn_on(self, undo: ExitStack) -> None:

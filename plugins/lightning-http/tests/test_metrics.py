@@ -10,10 +10,11 @@ from urllib.error import HTTPError
 import pytest
 from lightning_core.utils.metrics import PrometheusMetricsBackend
 from lightning_http import LightningStoreServer, metrics
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_core.emitter import emit_reward
+from lightning_core.errors import NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.store.base import span_of
 
@@ -118,6 +119,14 @@ async def test_an_odd_heartbeat_hides_no_other_metric(odd):
     await store.update_worker("w-1", odd)
     async with LightningStoreServer(store) as server:
         assert (await asyncio.to_thread(scrape, f"{server.url}/metrics"))["agl_workers{status=unknown}"] == 1
+
+
+async def test_a_call_of_the_store_is_counted_with_how_it_ended():
+    registry = CollectorRegistry()
+    store = InMemoryLightningStore(tracker=PrometheusMetricsBackend(registry))
+    with pytest.raises(NotFound):
+        await store.start_attempt("ro-none")
+    assert read_page(generate_latest(registry))["agl_store_total{method=start_attempt, status=NotFound}"] == 1
 
 
 class Closed(PrometheusMetricsBackend):

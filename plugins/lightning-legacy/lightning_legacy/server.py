@@ -131,9 +131,7 @@ class AgentLightningServer(Startable):
             ConfigError: When the port cannot be had.
         """
         async with AsyncExitStack() as stack:
-            heartbeats = Heartbeats(
-                f"legacy-{secrets.token_hex(4)}", self.store, interval_seconds=HEARTBEAT_SECONDS, in_thread=False
-            )
+            heartbeats = Heartbeats(f"legacy-{secrets.token_hex(4)}", self.store, interval_seconds=HEARTBEAT_SECONDS)
             await stack.enter_async_context(heartbeats.beating())
             stack.push_async_callback(self._release)
             listener = Listener(self._application(), bound := bind(self.host, self.port), _LIMITS)

@@ -26,7 +26,6 @@ class WeaveTracer(OtelTracer):
         store_timeout_seconds: How long leaving a trace waits for the store.
         instrument: OpenTelemetry instrumentors to turn on besides; see `OtelTracer`. Those of model clients would
             record calls that Weave records too.
-        global_provider: See `OtelTracer`.
     """
 
     tracer_name = "weave"
@@ -43,12 +42,10 @@ class WeaveTracer(OtelTracer):
         *,
         store_timeout_seconds: float = 30.0,
         instrument: Sequence[str] = (),
-        global_provider: bool = True,
     ) -> None:
         super().__init__(
             store_timeout_seconds=store_timeout_seconds,
             instrument=instrument,
-            global_provider=global_provider,
         )
         self._session: Session | None = None
 
