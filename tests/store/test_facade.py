@@ -14,7 +14,7 @@ import pytest
 from lightning_core.errors import RunEnded, StoreError
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFacade
-from lightning_core.store.backend import StoreBackend
+from lightning_core.store.backend import Change, StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import present, span_of, turn
@@ -325,3 +325,16 @@ async def test_a_store_class_without_the_parameter_of_parents_works_and_keeps_no
     )
     assert second.parent_id is None
     assert await store.get_latest_resources() == second
+
+
+async def test_that_another_process_has_ended_the_run_is_seen_as_soon_as_it_is_told() -> None:
+    class Shared(MemoryBackend):
+        is_shared = True
+
+    backend = Shared()
+    here, there = (StoreFacade(backend, run_id="run-1") for _ in range(2))
+    assert await here.dequeue_rollout() is None  # it has looked just now
+    await there.end_run()
+    backend._listeners.tell([Change("run-1", "", None, None)])
+    with pytest.raises(RunEnded):
+        await here.dequeue_rollout()
