@@ -17,7 +17,7 @@ from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFa
 from lightning_core.store.backend import Change, StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import present, span_of, turn
+from lightning_core.testing.store.base import present, soon, span_of, turn
 from lightning_core.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -338,3 +338,25 @@ async def test_that_another_process_has_ended_the_run_is_seen_as_soon_as_it_is_t
     backend._listeners.tell([Change("run-1", "", None, None)])
     with pytest.raises(RunEnded):
         await here.dequeue_rollout()
+
+
+async def test_a_waiter_that_is_cancelled_while_it_looks_for_work_hands_its_call_on() -> None:
+    class Held(MemoryBackend):
+        is_held = False
+
+        async def claim(self, *args: Any, **options: Any) -> list[RolloutRecord]:
+            if self.is_held:
+                looking.set()
+                await asyncio.Event().wait()
+            return await super().claim(*args, **options)
+
+    looking, backend = asyncio.Event(), Held()
+    store = StoreFacade(backend)
+    first, second = (asyncio.create_task(store.dequeue_rollout(wait_seconds=None)) for _ in range(2))
+    await turn(20)
+    backend.is_held = True
+    queued = await store.enqueue_rollout("task")
+    await looking.wait()
+    backend.is_held = False
+    first.cancel()
+    assert present(await soon(second)).rollout_id == queued.rollout_id
