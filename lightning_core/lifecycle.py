@@ -214,7 +214,6 @@ def begin_attempt(
     attempt_id: str,
     worker_id: str | None,
     lease_seconds: float | None = None,
-    metadata: dict[str, Any] | None = None,
 ) -> RolloutRecord:
     """Begin another attempt, queued or not; an attempt that still runs is given up.
 
@@ -234,7 +233,7 @@ def begin_attempt(
         "status": "preparing",
         "worker_id": worker_id,
         "last_heartbeat_time": None,
-        "metadata": metadata,
+        "metadata": None,
     }
     attempts = (*record.attempts, construct(Attempt, fields, _ATTEMPT_FIELDS))
     rollout = evolve(record.rollout, status="preparing")

@@ -225,9 +225,7 @@ FINAL_REWARD: Final = "lightning_core.final_reward"
 """Under this name an attempt's metadata have what `find_final_reward` finds in its spans.
 
 It is a mapping with `value`, `sequence_id` (of the span) and `reported`. None says that only the spans tell. The store
-writes it as spans arrive, and nobody else can; there is none without a reward, and in attempts of earlier versions.
-Those are told by what the store itself keeps under this name from the beginning: an empty mapping, or an empty list
-where a caller has set metadata without any name.
+writes it as spans arrive, and nobody else can; there is none without a reward.
 """
 
 
@@ -248,27 +246,18 @@ class Arrival(NamedTuple):
 
 
 def with_rewards_of(metadata: Mapping[str, Any] | None, arrived: Iterable[Arrival]) -> Mapping[str, Any] | None:
-    """Return an attempt's metadata, as the store keeps them, with its final reward after spans have arrived.
-
-    Returns:
-        The same object where nothing changes, as for every attempt that an earlier version began: spans of it that
-        have come before are not known here.
-    """
-    if metadata is None or FINAL_REWARD not in metadata:
-        return metadata
-    before = kept = metadata[FINAL_REWARD]
+    """Return an attempt's metadata with its final reward after spans have arrived; the same object for no change."""
+    before = kept = (metadata or {}).get(FINAL_REWARD, {})
     for each in arrived:
         kept = _followed(kept, each)
-    return metadata if kept is before else {**metadata, FINAL_REWARD: kept}
+    return metadata if kept is before else {**(metadata or {}), FINAL_REWARD: kept}
 
 
 def keep_final_reward(given: Mapping[str, Any] | None, kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return metadata that take the place of others, with the final reward that those have, and no other."""
     own = {name: value for name, value in (given or {}).items() if name != FINAL_REWARD}
     if kept is not None and FINAL_REWARD in kept:
-        known = kept[FINAL_REWARD]
-        empty: dict[Any, Any] | list[Any] = {} if given is None else [] if given == {} else known
-        own[FINAL_REWARD] = known if known or known is None else empty
+        own[FINAL_REWARD] = kept[FINAL_REWARD]
     return None if given is None and not own else own
 
 

@@ -2,18 +2,14 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
-from lightning_core import lifecycle
 from lightning_core.emitter import emit_reward, find_final_reward
-from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import FINAL_REWARD, as_reported, final_reward_in
 from lightning_core.semconv import AGL_ANNOTATION
-from lightning_core.store import InMemoryLightningStore, StoreFacade
-from lightning_core.store.memory import MemoryBackend
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.store.base import present
-from lightning_core.types import Rollout, Span
+from lightning_core.types import Span
 
 DELIVERIES = st.lists(
     st.tuples(
@@ -62,28 +58,4 @@ async def test_the_kept_reward_is_the_one_that_the_spans_tell(
             assert kept == find_final_reward(spans)
         elif FINAL_REWARD not in (attempt.metadata or {}):
             assert find_final_reward(spans) is None
-    await store.aclose()
-
-
-@pytest.mark.parametrize("mine", [None, {"final_reward": 0.7}, {"final_reward": {"value": 0.7}}])
-@pytest.mark.parametrize("has_ended", [False, True])
-@pytest.mark.parametrize("reported", [False, True])
-async def test_of_an_attempt_that_an_earlier_version_began_only_the_spans_tell(
-    mine: dict[str, Any] | None, has_ended: bool, reported: bool
-) -> None:
-    backend = MemoryBackend()
-    of = {"rollout_id": "ro-1", "attempt_id": "at-1"}
-    record = RolloutRecord("run-1", Rollout(rollout_id="ro-1", input="task", start_time=0.0))
-    record = lifecycle.begin_attempt(record, 0.0, attempt_id="at-1", worker_id=None, metadata=mine)
-    await backend.insert([lifecycle.span_arrived(record, 0.0, "at-1")])
-    await backend.append_spans("run-1", [span(of, 1, 7, 0.5, reported=False)])
-    store = StoreFacade(backend, run_id="run-1")
-    if has_ended:
-        await store.update_attempt(**of, status="succeeded")
-    for number, sequence_id in ((2, 3), (3, 0), (4, 4)):
-        await store.add_span(span(of, number, sequence_id, 1.0, reported=reported))
-        attempt = present(await store.get_latest_attempt("ro-1"))
-        assert attempt.metadata == mine
-        assert final_reward_in(attempt.metadata) is None
-    assert find_final_reward(await store.query_spans("ro-1")) == (0.5 if reported else 1.0)
     await store.aclose()

@@ -17,9 +17,6 @@ from .messages import (
     OpenAIMessages as OpenAIMessages,
     TraceToMessages as TraceToMessages,
 )
-from .rewards import (
-    RewardMatchPolicy as RewardMatchPolicy,
-)
 from .trajectory import (
     RefusalReason as RefusalReason,
     RefusedAnswer as RefusedAnswer,
@@ -46,7 +43,6 @@ __all__ = [
     "OtelTraceAdapter",
     "RefusalReason",
     "RefusedAnswer",
-    "RewardMatchPolicy",
     "RowCall",
     "RowStart",
     "TraceAdapter",

@@ -1,6 +1,5 @@
 """From the flat attributes of a span back to nested data."""
 
-import ast
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -67,13 +66,10 @@ def entries(value: Any) -> list[Any]:
 
 
 def decoded(value: Any) -> Any:
-    """Return what a text of JSON, or of a Python literal, says; anything else as it is."""
+    """Return what a text of JSON says; anything else as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        try:
-            return ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return value
+        return value

@@ -91,8 +91,7 @@ def _same_call(outer: int, inner: Sequence[int], calls: Sequence[Span], ids: Seq
         for place in inner
         # A failed call within one that went well is a first try.
         if (has_failed(calls[outer]) or not has_failed(calls[place]))
-        # LiteLLM gives an answer an id of its own; the provider's is in the raw span.
-        and (ids[outer] in (None, ids[place]) or ids[place] is None or calls[place].name == genai.LITELLM_RAW_SPAN)
+        and (ids[outer] in (None, ids[place]) or ids[place] is None)
     ]
     by_proxy = [place for place in same if _is_by_proxy(calls[place])]
     dropped = set(by_proxy if _is_by_proxy(calls[outer]) else by_proxy[:-1])

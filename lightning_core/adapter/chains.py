@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lightning_core.adapter.calls import ModelCall
 
@@ -24,15 +24,6 @@ INSTRUCTIONS = ("system", "developer")
 """The roles of messages that are not part of what was said."""
 
 
-class Link(NamedTuple):
-    """How a call goes on with an earlier one."""
-
-    before: ModelCall | None
-    """The latest call of the same conversation; None where it is the first."""
-    start: RowStart
-    """Why a row begins with it, if one does."""
-
-
 class Conversations:
     """Which earlier call a call goes on with, by what was said. Calls are looked for by their first turn."""
 
@@ -44,28 +35,27 @@ class Conversations:
         if call.messages:
             self._by_turn[_first_turn(call)].append(call)
 
-    def link(self, call: ModelCall, continued: ModelCall | None = None) -> Link:
-        """Find the call that a call goes on with, among those that were added.
+    def start(self, call: ModelCall, continued: ModelCall | None = None) -> RowStart:
+        """Say why a row begins with a call, by the call that it goes on with, among those that were added.
 
         Args:
             call: The call.
             continued: The one whose tokens its prompt begins with. Only a later one tells why the row breaks off.
         """
-        said, related = call.messages, None
+        said, is_related = call.messages, False
         for other in reversed(self._by_turn.get(_first_turn(call), ()) if said else ()):
             if continued is not None and other.order <= continued.order:
                 break
             before = other.messages
             # Calls that branch have a long beginning in common, and differ in the last message.
             if said[len(before) - 1 : len(before)] == before[-1:] and said[: len(before)] == before:
-                return Link(other, _start_after(call, other, said[len(before) :]))
-            if continued is None and related is None and _begin_alike(before, said):
-                related = other
+                return _start_after(call, other, said[len(before) :])
+            is_related = is_related or _begin_alike(before, said)
         if continued is not None:
-            return Link(continued, "branched")
-        if related is not None:
-            return Link(related, "history_edited")
-        return Link(None, "other_conversation" if said else "unknown")
+            return "branched"
+        if is_related:
+            return "history_edited"
+        return "other_conversation" if said else "unknown"
 
 
 def _turns(said: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lightning_core.adapter import genai
-from lightning_core.adapter.attributes import decoded, entries, nested, unflatten
+from lightning_core.adapter.attributes import decoded, entries, nested
 from lightning_core.adapter.conversation import Messages, as_text, chat_messages, chat_tools
 from lightning_core.adapter.usage import Usage
 from lightning_core.types import Span
@@ -145,33 +145,17 @@ def is_call_span(span: Span) -> bool:
         return operation in genai.INFERENCE_OPERATIONS
     if genai.OPENINFERENCE_KIND in attributes:
         return bool(attributes[genai.OPENINFERENCE_KIND] == "LLM")
-    return (
-        span.name in genai.LITELLM_SPANS
-        or any(attributes.get(name) in ("chat", "completion") for name in genai.REQUEST_TYPES)
-        or any(sign in attributes for sign in _SIGNS)
+    return any(attributes.get(name) in ("chat", "completion") for name in genai.REQUEST_TYPES) or any(
+        sign in attributes for sign in _SIGNS
     )
 
 
 def attributes_of(span: Span) -> Attributes:
-    """Return the attributes of a span, with what its events and LiteLLM's raw span say under names of the table."""
-    if not span.events and span.name != genai.LITELLM_RAW_SPAN:
-        return span.attributes
-    found: dict[str, Any] = {}
-    messages, choices = list[Any](), list[Any]()
-    if span.name == genai.LITELLM_RAW_SPAN:
-        for name, value in span.attributes.items():
-            if name.startswith(genai.LITELLM_RAW_PREFIX) and name.count(".") > 1:
-                field = name.split(".", 2)[2]
-                found |= {f"{genai.OPERATION_INPUT}.{field}": value, f"{genai.OPERATION_OUTPUT}.{field}": value}
+    """Return the attributes of a span, with those of the event that has its messages."""
     for event in span.events:
-        if event.name in genai.CONTENT_EVENTS:
-            found = {**event.attributes, **found}
-        elif event.name in genai.MESSAGE_EVENTS:
-            messages.append({"role": genai.MESSAGE_EVENTS[event.name], **event.attributes})
-        elif event.name == genai.CHOICE_EVENT:
-            choices.append(unflatten(event.attributes.items()))
-    told = {genai.INPUT_CHAT: messages, genai.OUTPUT_CHOICES: choices}
-    return {**{name: each for name, each in told.items() if each}, **found, **span.attributes}
+        if event.name == genai.CONTENT_EVENT:
+            return {**event.attributes, **span.attributes}
+    return span.attributes
 
 
 def _recorded(attributes: Attributes, dialect: Dialect, *names: str) -> Any:
@@ -241,9 +225,8 @@ def finish_reasons(span: Span) -> list[str | None]:
         while (reason := attributes.get(f"{prefix}.{len(reasons)}.finish_reason")) is not None:
             reasons.append(str(reason))
         if reasons:
-            return reasons
-    choices = entries(decoded(attributes.get(genai.OUTPUT_CHOICES)))
-    return [choice.get("finish_reason") for choice in choices if isinstance(choice, Mapping)]
+            break
+    return reasons
 
 
 def usage(spans: Sequence[Span]) -> Usage:

@@ -35,7 +35,6 @@ COST = "gen_ai.usage.cost"
 """In US dollars."""
 AGENT_NAME = "gen_ai.agent.name"
 TOOL_NAME = "gen_ai.tool.name"
-TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOOL_CALL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_CALL_RESULT = "gen_ai.tool.call.result"
 EVALUATION_EVENT = "gen_ai.evaluation.result"
@@ -60,20 +59,8 @@ PROXY_SERVICE = "lightning-proxy"
 """The `service.name` of the resource that the proxy's spans are of."""
 JUDGE = "judge"
 """The purpose of what a grader asks a model."""
-MESSAGE_EVENTS = {
-    "gen_ai.system.message": "system",
-    "gen_ai.user.message": "user",
-    "gen_ai.assistant.message": "assistant",
-    "gen_ai.tool.message": "tool",
-}
-"""The events of the conventions up to 1.36, one a message, and the role that each stands for."""
-CHOICE_EVENT = "gen_ai.choice"
-"""The event of the conventions up to 1.36 that carries one choice of the answer."""
-CONTENT_EVENTS = frozenset(
-    {"gen_ai.client.inference.operation.details", "gen_ai.content.prompt", "gen_ai.content.completion"}
-)
-"""The events whose attributes are as if the span had them: the messages where the span has none; up to the conventions
-1.27 `PROMPT` and `COMPLETION` as JSON."""
+CONTENT_EVENT = "gen_ai.client.inference.operation.details"
+"""The event whose attributes are as if the span had them: the messages, where the span has none."""
 
 # AgentOps and Traceloop, and so the spans of agentlightning 0.3.
 PROMPT = "gen_ai.prompt"
@@ -104,12 +91,6 @@ OUTPUT_CHOICES = f"{OPERATION_OUTPUT}.choices"
 OUTPUT_PROMPT_TOKEN_IDS = f"{OPERATION_OUTPUT}.{PROMPT_TOKEN_IDS}"
 INPUT_CHAT = f"{OPERATION_INPUT}.messages"
 INPUT_TOOLS = f"{OPERATION_INPUT}.tools"
-
-# The LiteLLM proxy.
-LITELLM_RAW_SPAN = "raw_gen_ai_request"
-"""Its attributes are `llm.<provider>.<field of the provider's request or answer>`, as Python or JSON text."""
-LITELLM_SPANS = ("litellm_request", LITELLM_RAW_SPAN)
-LITELLM_RAW_PREFIX = "llm."
 
 CHAT_CALL_NAME = "openai.chat.completion"
 """The name that AgentOps gives to the span of a chat call."""

@@ -39,7 +39,7 @@ class CallSelector:
     Args:
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
         llm_call_match: A regular expression, searched in span names; None for every model call. A span of the GenAI
-            conventions, of OpenInference or of the LiteLLM proxy is also matched as `openai.chat.completion`.
+            conventions or of OpenInference is also matched as `openai.chat.completion`.
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
 
@@ -111,11 +111,7 @@ class CallSelector:
     def _matches(self, span: Span) -> bool:
         if self._name_pattern is None or self._name_pattern.search(span.name):
             return True
-        named_otherwise = (
-            genai.OPERATION_NAME in span.attributes
-            or genai.OPENINFERENCE_KIND in span.attributes
-            or span.name in genai.LITELLM_SPANS
-        )
+        named_otherwise = genai.OPERATION_NAME in span.attributes or genai.OPENINFERENCE_KIND in span.attributes
         return named_otherwise and is_call_span(span) and self._name_pattern.search(genai.CHAT_CALL_NAME) is not None
 
 

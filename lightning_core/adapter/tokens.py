@@ -40,7 +40,7 @@ def read_tokens(attributes: Mapping[str, Any]) -> TokenRecord:
         logprobs = _per_choice(attributes.get(genai.RESPONSE_LOGPROBS))
         if not logprobs and genai.LOGPROBS_CONTENT in attributes:
             logprobs = [_read_content(attributes[genai.LOGPROBS_CONTENT])]
-    elif genai.OUTPUT_PROMPT_TOKEN_IDS in attributes or genai.OUTPUT_CHOICES in attributes:  # of vLLM's chat API
+    elif genai.OUTPUT_PROMPT_TOKEN_IDS in attributes:  # of vLLM's chat API
         answer = nested(attributes, genai.OPERATION_OUTPUT)
         prompt, responses = answer.get(genai.PROMPT_TOKEN_IDS), _per_choice(answer.get(genai.RESPONSE_TOKEN_IDS))
         choices = [choice for choice in entries(decoded(answer.get("choices"))) if isinstance(choice, Mapping)]

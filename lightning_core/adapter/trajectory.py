@@ -96,7 +96,7 @@ class Trajectories:
     final_reward: float | None
     """The primary reward of the attempt's last reward span; None when it has none."""
     left_out: tuple[ModelCall, ...] = ()
-    """The calls that are in no row because `conversations` or `leave_out` says so."""
+    """The calls that are in no row because `leave_out` says so."""
 
     @property
     def lacks_token_ids(self) -> bool:
@@ -120,12 +120,11 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
-        conversations: `longest` for the conversation with the most calls alone: so an agent's side calls, such as for a
-            title, are not trained on. With `all`, each conversation of several agents is.
-        leave_out: A regular expression, searched in the instructions (the system message) of calls to leave out.
+        leave_out: A regular expression, searched in the instructions (the system message) of calls to leave out: an
+            agent's side calls, such as for a title.
 
     Raises:
-        ValueError: When one of the three is not a regular expression, or `conversations` is something else.
+        ValueError: When one of the three is not a regular expression.
     """
 
     def __init__(
@@ -135,12 +134,8 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
         repair_hierarchy: bool = True,
-        conversations: Literal["all", "longest"] = "all",
         leave_out: str | None = None,
     ) -> None:
-        if conversations not in ("all", "longest"):
-            raise ValueError(f"conversations is {conversations!r}; it is 'all' or 'longest'")
-        self._conversations = conversations
         self._leave_out = pattern("leave_out", leave_out)
         self._has_told = False
         self._selector = CallSelector(
@@ -171,16 +166,14 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans), left_out)
 
     def _chosen(self, calls: list[ModelCall]) -> list[ModelCall]:
-        chosen = calls
-        if (words := self._leave_out) is not None:
-            chosen = [call for call in chosen if not words.search(_instructions(call))]
-        if self._conversations == "longest":
-            chosen = _longest_conversation(chosen)
+        if (words := self._leave_out) is None:
+            return calls
+        chosen = [call for call in calls if not words.search(_instructions(call))]
         if len(chosen) < len(calls) and not self._has_told:
             self._has_told = True
             logger.warning(
                 "lightning.calls_left_out calls=%s of=%s: so many calls of this attempt are in no training row, as the "
-                "adapter's conversations and leave_out say; other attempts are not warned of",
+                "adapter's leave_out says; other attempts are not warned of",
                 len(calls) - len(chosen),
                 len(calls),
             )
@@ -254,26 +247,9 @@ def _starts(calls: Sequence[ModelCall], merging: "_Merging") -> dict[int, RowSta
     conversations, starts = Conversations(), dict[int, RowStart]()
     for call in calls:
         if call.order in firsts:
-            starts[call.order] = conversations.link(call, merging.before.get(call.order)).start
+            starts[call.order] = conversations.start(call, merging.before.get(call.order))
         conversations.add(call)
     return starts
-
-
-def _longest_conversation(calls: Sequence[ModelCall]) -> list[ModelCall]:
-    """Return the calls of the conversation with the most calls, of equal ones of that with the most tokens."""
-    merging, conversations = _Merging({}), Conversations()
-    found: dict[int, list[ModelCall]] = {}
-    for call in calls:
-        merging.take(call)
-        before = conversations.link(call, merging.before.get(call.order)).before
-        found[call.order] = found[before.order] if before is not None else []
-        found[call.order].append(call)
-        conversations.add(call)
-    return max(found.values(), key=lambda chain: (len(chain), _tokens(chain[-1])), default=[])
-
-
-def _tokens(call: ModelCall) -> int:
-    return len(call.prompt_token_ids or ()) + sum(len(choice.token_ids or ()) for choice in call.choices)
 
 
 class _Merging:

@@ -6,15 +6,13 @@ import inspect
 import logging
 import math
 import secrets
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
-from lightning_core.concurrency import in_daemon_thread
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -65,8 +63,8 @@ from lightning_core.types import (
 
 logger = logging.getLogger(__name__)
 
-THREAD_WAIT_SECONDS = 0.2
-"""How long a thread that waits for a stop signal may outlive the interest in it."""
+LOOK_SECONDS = 0.1
+"""How often a runner that waits looks whether it is to stop."""
 
 
 class LitAgentRunner(Runner[T_task]):
@@ -87,10 +85,9 @@ class LitAgentRunner(Runner[T_task]):
         max_rollouts: How many rollouts `iter` runs; None for no limit.
         heartbeat_interval: The most seconds between two signs of life while it works, which carry how the machine does.
             There are at least three in the store's lease and in the `unresponsive_seconds` of the rollout that runs.
-            0 for none: then the worker has no leases, and nothing is run again when it dies.
-        heartbeat_launch_mode: Whether they are sent from a thread, so that an agent that blocks the event loop keeps
-            its lease, or from the event loop. A store that is not `thread_safe` always gets them from the event loop.
-        heartbeat_include_gpu: Whether they say how the machine's NVIDIA GPUs do, where pynvml is installed.
+            0 for none: then the worker has no leases, and nothing is run again when it dies. They come from a thread,
+            so that an agent that blocks the event loop keeps its lease; from the event loop where the store is not
+            `thread_safe`.
         reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
     """
 
@@ -98,6 +95,8 @@ class LitAgentRunner(Runner[T_task]):
         without_effect={
             "poll_interval": "waits are notified",
             "interval_jitter": "waits are notified",
+            "heartbeat_launch_mode": "a store that is thread_safe gets them from a thread",
+            "heartbeat_include_gpu": "nvidia-smi shows the GPUs",
         }
     )
     def __init__(
@@ -106,21 +105,15 @@ class LitAgentRunner(Runner[T_task]):
         max_rollouts: int | None = None,
         *,
         heartbeat_interval: float = 10.0,
-        heartbeat_launch_mode: Literal["thread", "asyncio"] = "thread",
-        heartbeat_include_gpu: bool = False,
         reward: Grader | Callable[..., Any] | str | None = None,
     ) -> None:
         if max_rollouts is not None and max_rollouts < 1:
             raise ValueError(f"max_rollouts is {max_rollouts}; it is at least 1, or None for no limit")
         if not heartbeat_interval >= 0:
             raise ValueError(f"heartbeat_interval is {heartbeat_interval}; it is 0 seconds or more")
-        if heartbeat_launch_mode not in ("thread", "asyncio"):
-            raise ValueError(f"heartbeat_launch_mode is {heartbeat_launch_mode!r}; it is 'thread' or 'asyncio'")
         self.tracer = tracer
         self.max_rollouts = max_rollouts
         self.heartbeat_interval = heartbeat_interval
-        self.heartbeat_launch_mode = heartbeat_launch_mode
-        self.heartbeat_include_gpu = heartbeat_include_gpu
         self.reward = None if reward is None else Grader.of(reward)
         self._agent: LitAgent[T_task] | None = None
         self._hooks: Hooks | None = None
@@ -149,8 +142,6 @@ class LitAgentRunner(Runner[T_task]):
             f"{worker_prefix.get()}-{worker_id}",
             store,
             interval_seconds=self.heartbeat_interval,
-            in_thread=self.heartbeat_launch_mode == "thread",
-            include_gpu=self.heartbeat_include_gpu,
             statistics=self.statistics,
         )
         self.tracer.init_worker(worker_id, store)
@@ -217,15 +208,13 @@ class LitAgentRunner(Runner[T_task]):
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
-        event: StopEvent | None = None,
     ) -> Rollout:
         resources_id = None if resources is None else (await self.store.add_resources(resources)).resources_id
-        async with self.heartbeats.beating(), _stop_of(event) as stop:
+        async with self.heartbeats.beating():
             started = await self.store.start_rollout(
                 input, mode=mode, resources_id=resources_id, worker_id=self.heartbeats.worker_id
             )
-            async with self._cancelling(started.rollout_id, stop):
-                outcome = await self._run(started, stop=stop, may_requeue=False)
+            outcome = await self._run(started)
         if outcome.error is not None and not outcome.was_stopped:
             raise outcome.error
         rollout = await self.store.get_rollout_by_id(started.rollout_id)
@@ -282,9 +271,9 @@ class LitAgentRunner(Runner[T_task]):
         left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
         return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
 
-    async def _run(
-        self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any]", may_requeue: bool = True
-    ) -> Outcome:
+    async def _run(self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any] | None" = None) -> Outcome:
+        """Run an attempt; one without `stop` is a step, whose rollout is never queued again."""
+        may_requeue = stop is not None
         assignment = Assignment(rollout, self.store)
         here = current_runner.set(self)
         try:
@@ -296,7 +285,7 @@ class LitAgentRunner(Runner[T_task]):
                     if outcome.is_fault:
                         outcome.pause_seconds = self._pause_seconds(rollout, outcome, began) if may_requeue else None
                         log_fault(self.store, rollout.attempt, outcome)
-                        if outcome.pause_seconds:  # until its model may answer
+                        if stop is not None and outcome.pause_seconds:  # until its model may answer
                             ends = (assignment.stopped, stop)
                             await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when="FIRST_COMPLETED")
                             if assignment.stopped.done():
@@ -460,48 +449,19 @@ class LitAgentRunner(Runner[T_task]):
         if self._hooks is not None and hook in self._hooks.listened:
             await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
-    @asynccontextmanager
-    async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any]") -> AsyncIterator[None]:
-        """Cancel a rollout when it is time to stop; the store tells the runner that executes it."""
-
-        async def cancel() -> None:
-            await asyncio.wait((stop,))
-            await self.store.update_rollout(rollout_id, status="cancelled")
-
-        task = asyncio.create_task(cancel(), name=f"stop event of {rollout_id}")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled() and (error := task.exception()) is not None:
-                logger.warning("lightning.rollout_not_cancelled rollout_id=%s", rollout_id, exc_info=error)
-
 
 @asynccontextmanager
 async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any]"]:
-    """Give a future, during the block, that is done as soon as the event is set; never without an event.
+    """Give a future, during the block, that is done soon after the event is set; never without an event."""
 
-    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
-    """
-    left = threading.Event()
+    async def watch() -> None:
+        while event is None or not event.is_set():  # noqa: ASYNC110  # it may be of a thread or of another process
+            await asyncio.sleep(LOOK_SECONDS)
 
-    def watch() -> None:
-        blocking: Any = event  # its wait takes a timeout, which asyncio's does not
-        while not blocking.wait(THREAD_WAIT_SECONDS) and not left.is_set():
-            pass
-
-    stop: asyncio.Future[Any]
-    if event is None:
-        stop = asyncio.get_running_loop().create_future()
-    elif inspect.iscoroutinefunction(event.wait):
-        stop = asyncio.ensure_future(event.wait())
-    else:
-        stop = in_daemon_thread(watch, name="stop event")
+    stop = asyncio.get_running_loop().create_future() if event is None else asyncio.ensure_future(watch())
     try:
         yield stop
     finally:
-        left.set()
         stop.cancel()
         await asyncio.wait((stop,))
 

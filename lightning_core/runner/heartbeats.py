@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import logging
 import os
-import platform
 import socket
 import sys
 import threading
@@ -128,83 +127,37 @@ _lock = threading.Lock()
 _newest: tuple[float, dict[str, Any]] | None = None
 
 
-def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
-    """Return what is known of this machine and of this process, under the names of agentlightning 0.3.
+def system_snapshot() -> dict[str, Any]:
+    """Return how this machine and this process do, under the names of agentlightning 0.3.
 
     Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
-    before, the disk is that of the root folder, and the network's counts (None where there is no interface) begin with
-    the machine. Where psutil fails, `snapshot_error` says how.
-
-    Args:
-        include_gpu: Whether to add `gpus`, a mapping for each NVIDIA GPU: its name, its load and memory, and its
-            temperature in degrees Celsius. None without pynvml or a driver.
+    before. Where psutil fails, `snapshot_error` says how.
     """
     global _newest
     with _lock:
         now = time.monotonic()
         if _newest is None or now - _newest[0] > MAX_AGE_SECONDS:
             _newest = (now, _measured())
-        return {**_newest[1], "gpus": _gpus()} if include_gpu else dict(_newest[1])
+        return dict(_newest[1])
 
 
 def _measured() -> dict[str, Any]:
     import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
 
-    constants = {
-        "host": socket.gethostname(),
-        "os": platform.platform(),
-        "cpu_name": platform.processor(),
-        "cpu_threads": os.cpu_count(),
-    }
+    names = {"host": socket.gethostname(), "process_id": os.getpid()}
     try:
         memory, process = psutil.virtual_memory(), psutil.Process()
-        disk, network = psutil.disk_usage(os.path.abspath(os.sep)), psutil.net_io_counters()
-        with process.oneshot():
-            return {
-                **constants,
-                "cpu_cores": psutil.cpu_count(logical=False),
-                "cpu_usage_pct": psutil.cpu_percent(),
-                "mem_used_gb": round(memory.used / 2**30, 2),
-                "mem_total_gb": round(memory.total / 2**30, 2),
-                "mem_pct": memory.percent,
-                "disk_used_gb": round(disk.used / 2**30, 2),
-                "disk_total_gb": round(disk.total / 2**30, 2),
-                "disk_pct": disk.percent,
-                "bytes_sent_mb": None if network is None else round(network.bytes_sent / 2**20, 2),
-                "bytes_recv_mb": None if network is None else round(network.bytes_recv / 2**20, 2),
-                "process_id": process.pid,
-                "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
-                "process_threads": process.num_threads(),
-            }
+        return {
+            **names,
+            "cpu_usage_pct": psutil.cpu_percent(),
+            "mem_used_gb": round(memory.used / 2**30, 2),
+            "mem_total_gb": round(memory.total / 2**30, 2),
+            "mem_pct": memory.percent,
+            "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
+            "process_threads": process.num_threads(),
+        }
     except (psutil.Error, OSError) as exc:  # a machine that does not let itself be looked at
-        return {**constants, "process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    try:
-        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-        try:
-            return [_gpu(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:  # no driver, or a device that does not answer
-        return []
-
-
-def _gpu(nvml: Any, number: int) -> dict[str, Any]:
-    device = nvml.nvmlDeviceGetHandleByIndex(number)
-    name, memory = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetMemoryInfo(device)
-    return {
-        "gpu": name.decode() if isinstance(name, bytes) else name,
-        "util_pct": nvml.nvmlDeviceGetUtilizationRates(device).gpu,
-        "mem_used_mb": memory.used // 2**20,
-        "mem_total_mb": memory.total // 2**20,
-        "temp_c": nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
-    }
+        return {**names, "snapshot_error": f"{type(exc).__name__}: {exc}"}
 
 
 BLOCKED_SECONDS = 0.5
@@ -334,8 +287,6 @@ class Heartbeats:
         worker_id: The worker.
         store: Where to send them.
         interval_seconds: The longest time between two of them; 0 for none.
-        in_thread: Whether to send them from a thread, where the store allows it.
-        include_gpu: Whether they say how the GPUs do.
         statistics: Returns what else they say; `tell` sends one when that has changed.
     """
 
@@ -345,11 +296,8 @@ class Heartbeats:
         store: LightningStore,
         *,
         interval_seconds: float,
-        in_thread: bool,
-        include_gpu: bool = False,
         statistics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._include_gpu = include_gpu
         self._statistics = statistics
         self._told: Mapping[str, Any] = {}
         self.worker_id = worker_id
@@ -361,7 +309,7 @@ class Heartbeats:
         self._store = store
         self._interval_seconds = interval_seconds
         # From a thread: an agent that blocks the runner's event loop is slow, not dead.
-        self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
+        self._beating = pacemaker.running if store.capabilities.get("thread_safe") else _in_loop
         self._has_failed = False
         self._blocks = 0
         self._running = AsyncExitStack()
@@ -442,7 +390,7 @@ class Heartbeats:
     async def _beat(self, timeout_seconds: float) -> None:
         told = self._statistics()
         stats = {
-            **system_snapshot(self._include_gpu),
+            **system_snapshot(),
             **told,
             "abandoned_agents": self._abandoned_agents,
             "dropped_spans": self._dropped_spans,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.rewards import FINAL_REWARD, bare_rewards
+from lightning_core.rewards import bare_rewards
 from lightning_core.types import Attempt, AttemptedRollout, EnqueueRolloutRequest, Rollout, Span, Worker
 from lightning_core.types.frozen import clone, construct
 from lightning_core.types.span import Event, TraceStatus, plain_attributes
@@ -51,8 +51,8 @@ def _copied(value: Any) -> Any:
 
 
 def copy_attempt(attempt: Attempt) -> Attempt:
-    """Copy an attempt, as others see it."""
-    return clone(attempt, metadata=copy_value(_shown(attempt.metadata)))
+    """Copy an attempt."""
+    return clone(attempt, metadata=copy_value(attempt.metadata))
 
 
 def copy_rollout(record: RolloutRecord) -> Rollout:
@@ -84,10 +84,10 @@ def _without_collections() -> Iterator[None]:
 
 def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     """Copy the rollout of a record together with one of its attempts."""
-    rollout = record.rollout
-    shown = copy_value(_shown(attempt.metadata))
-    fields = {**copy_fields(rollout), "attempt": clone(attempt, metadata=shown)}
-    return construct(AttemptedRollout, fields, rollout.__pydantic_fields_set__ | {"attempt"})
+    metadata = copy_value(attempt.metadata)
+    fields = copy_fields(record.rollout)
+    fields["attempt"] = clone(attempt, metadata=metadata)
+    return construct(AttemptedRollout, fields, record.rollout.__pydantic_fields_set__ | {"attempt"})
 
 
 def copy_fields(rollout: Rollout | EnqueueRolloutRequest) -> dict[str, Any]:
@@ -97,14 +97,6 @@ def copy_fields(rollout: Rollout | EnqueueRolloutRequest) -> dict[str, Any]:
     if config is not None:
         fields["config"] = clone(config, retry_condition=config.retry_condition.copy())
     return fields
-
-
-def _shown(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return an attempt's metadata as others see them: without a final reward as long as there is none."""
-    kept = None if metadata is None else metadata.get(FINAL_REWARD)
-    if metadata is None or kept not in ({}, []):
-        return metadata
-    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or (None if kept == {} else {})
 
 
 def copy_worker(worker: Worker) -> Worker:

@@ -98,8 +98,6 @@ class PauseDetector:
 
         None when nothing has to be done; 0 for a run that this process has not seen before.
         """
-        if self._moved_by.get(run_id) == self._set_by:
-            return None
         with self._lock:
             before = self._moved_by.get(run_id)
             if before == self._set_by:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import secrets
 import threading
 import weakref
@@ -16,8 +17,7 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, first_fault
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
-from lightning_core.store.arguments import as_float, as_ids, as_pairs, check_str, validate_fields
-from lightning_core.store.backend import Change, StoreBackend
+from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import (
     OPERATIONS,
     UNSET,
@@ -29,8 +29,14 @@ from lightning_core.store.base import (
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_value, copy_worker, own_spans, without_content
 from lightning_core.store.deadlines import Deadlines, PauseDetector
-from lightning_core.store.operations import Calls, make_page, query_method
-from lightning_core.store.query import Query, select
+from lightning_core.store.operations import (
+    Calls,
+    as_ids,
+    as_pairs,
+    check_str,
+    validate_fields,
+)
+from lightning_core.store.query import Query, make_page, query_method, select
 from lightning_core.store.records import Documents, Records, make_id, make_request_of
 from lightning_core.store.rollouts import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.run_end import RUN_STATE, RunEnd
@@ -70,33 +76,32 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         tracker: MetricsBackend | None = None,
         _root: "StoreFacade | None" = None,
     ) -> None:
-        lease = as_float("lease_seconds", lease_seconds)
-        if lease <= 0:
+        if not 0 < lease_seconds < math.inf:
             raise InvalidRequest(f"lease_seconds is {lease_seconds}; it is more than 0")
         self._backend = backend
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._lease_seconds = lease
+        self._lease_seconds = lease_seconds
         self._opened = self._clock.monotonic()
         self._closed = False
         self._is_backend_open = True
         self._view_of: StoreFacade | None = _root
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
-        self._documents = Documents(backend, self._run_id, self._clock)
-        pauses = PauseDetector(self._clock, lease) if _root is None else _root._pauses
-        self._pauses: PauseDetector = pauses
         self._calls = Calls() if _root is None else _root._calls
+        self._documents = Documents(backend, self._run_id, self._clock)
         self._records = Records(
-            backend, self._run_id, self._clock, self._documents, lease_seconds=lease, tracker=tracker
+            backend, self._run_id, self._clock, self._documents, lease_seconds=lease_seconds, tracker=tracker
         )
         self._waits = Waits()
-        self._deadlines = Deadlines(backend, self._run_id, self._clock, self._records, self._waits, pauses)
+        self._pauses: PauseDetector = PauseDetector(self._clock, lease_seconds) if _root is None else _root._pauses
+        self._deadlines = Deadlines(backend, self._run_id, self._clock, self._records, self._waits, self._pauses)
         self._run_ends: dict[str, RunEnd] = {} if _root is None else _root._run_ends
         """By run; those of a view are its root's."""
         self._run_end = self._share_run_end()
         # Weakly, since it holds the backend: a store that is forgotten is to let go of its database.
-        self._unwatch = backend.watch(self._run_id, partial(_note, self._waits, weakref.ref(self._run_end)))
+        forget = weakref.WeakMethod(self._run_end.forget)
+        self._unwatch = backend.watch(self._run_id, partial(self._waits.note, forget=forget))
         self.tracker = tracker
         if tracker is not None:
             track(self, tracker, sorted(OPERATIONS))
@@ -397,12 +402,6 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             self._closed = True
             self._waits.close()
             self._unwatch()
-
-
-def _note(waits: Waits, run_end: "weakref.ref[RunEnd]", change: Change) -> None:
-    if not change.rollout_id and (known := run_end()) is not None:
-        known.forget()
-    waits.note(change)
 
 
 def _has_ended(records: Mapping[tuple[str, str], RolloutRecord], span: Span) -> bool:

@@ -1,22 +1,25 @@
-"""What every operation of a store passes: it is counted, the store is open, a query is checked, a page is made."""
+"""What every operation of a store passes: it is counted, the store is open, and what a caller gives is checked."""
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import cache
+from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lightning_core.errors import StoreClosed
+from lightning_core.errors import InvalidRequest, StoreClosed, first_fault
 from lightning_core.store.backend import StoreBackend
-from lightning_core.store.base import OPERATIONS, LightningStore
+from lightning_core.store.base import OPERATIONS, LightningStore, Unset
 from lightning_core.store.clock import Clock
+from lightning_core.store.copies import copy_value
 from lightning_core.store.deadlines import Deadlines
-from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Documents, Records
 from lightning_core.store.run_end import RunEnd
 from lightning_core.store.waits import Ticket, Waits
-from lightning_core.types import PaginatedResult
+from lightning_core.types import EnqueueRolloutRequest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,46 +68,6 @@ def _operation(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine
     return call
 
 
-def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
-    """Return what a query found."""
-    return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
-
-
-_OLDER_NAMES = {"status": "status_in", "rollout_ids": "rollout_id_in"}
-
-
-def query_method(
-    declared: Callable[P, Awaitable[R]], model: type[BaseModel]
-) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Give a method the signature of one of the interface's queries; its conditions and its page become a `Query`.
-
-    The method is called with the arguments that are not options, and then the query.
-    """
-    signature = inspect.signature(declared)
-    parameters = signature.parameters.values()
-    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
-
-    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        @functools.wraps(run)
-        async def find(*args: P.args, **kwargs: P.kwargs) -> R:
-            given: dict[str, Any] = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-            is_twice = len({*names[: len(args)], *kwargs}) < len(args) + len(kwargs)
-            if is_twice or given.keys() != signature.parameters.keys():
-                signature.bind(*args, **kwargs)  # says what is wrong, much slower
-            others = [given.pop(name) for name in names]
-            for old, new in _OLDER_NAMES.items():
-                if (value := given.pop(old, None)) is not None and given[new] is None:
-                    given[new] = value
-            return await run(*others, make_query(model, **given))
-
-        find.__signature__ = signature  # type: ignore[attr-defined]
-        find.__doc__ = declared.__doc__
-        return find
-
-    return decorate
-
-
 class StorePart(LightningStore):
     """One part of the facade, which makes what is declared here."""
 
@@ -129,3 +92,173 @@ class StorePart(LightningStore):
     def _check_open(self) -> None:
         if self._closed or (self._view_of is not None and self._view_of._closed):
             raise StoreClosed(f"the store of run {self._run_id} is closed")
+
+
+# What callers give
+
+
+def takes_fields(
+    declared: Callable[P, Awaitable[R]],
+) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Give a method the signature of one of the interface's; what makes or changes a rollout becomes one mapping.
+
+    The method is called with the other arguments, and `fields`: the values of those that `EnqueueRolloutRequest` has.
+    """
+    signature = inspect.signature(declared)
+
+    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        @functools.wraps(declared)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            fields = {name: bound.arguments.pop(name) for name in EnqueueRolloutRequest.model_fields}
+            return await run(**bound.arguments, fields=fields)
+
+        return call
+
+    return decorate
+
+
+def make_request(fields: Mapping[str, Any]) -> EnqueueRolloutRequest:
+    """Make a request for a rollout.
+
+    Raises:
+        InvalidRequest: Names the field that is wrong.
+    """
+    try:
+        return EnqueueRolloutRequest(**fields)
+    except ValidationError as exc:
+        raise InvalidRequest(first_fault(exc, shows_input=True)) from exc
+
+
+def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:
+    """Return requests for rollouts; a mapping is read as one.
+
+    Raises:
+        InvalidRequest: Names the request that is wrong.
+    """
+    if isinstance(rollouts, str | bytes | Mapping) or not isinstance(rollouts, Iterable):
+        raise InvalidRequest(f"rollouts is {rollouts!r}; it takes a sequence of EnqueueRolloutRequest")
+    requests = []
+    for number, request in enumerate(rollouts):
+        if not isinstance(request, EnqueueRolloutRequest):
+            try:
+                request = EnqueueRolloutRequest.model_validate(request)
+            except ValidationError as exc:
+                raise InvalidRequest(first_fault(exc, at=f"rollouts[{number}]", shows_input=True)) from exc
+        requests.append(request)
+    return requests
+
+
+def as_float(name: str, value: Any) -> float:
+    """Return a number.
+
+    Raises:
+        InvalidRequest: When it is not a number, or not finite.
+    """
+    if type(value) is float and math.isfinite(value):  # nearly every time, and much faster than the general way
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise InvalidRequest(f"{name} is {value!r}; it is a finite number")
+    return float(value)
+
+
+def as_int(name: str, value: Any) -> int:
+    """Return a whole number.
+
+    Raises:
+        InvalidRequest: When it is not one.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidRequest(f"{name} is {value!r}; it is a whole number")
+    return int(value)
+
+
+def as_timeout(name: str, seconds: float | None) -> float | None:
+    """Return how long to wait at most, in seconds; None for no limit, which may also be given as infinity.
+
+    Raises:
+        InvalidRequest: When it is not a number.
+    """
+    return None if seconds is None or seconds == math.inf else as_float(name, seconds)
+
+
+def check_str(name: str, value: Any) -> None:
+    """Check a name; None is allowed.
+
+    Raises:
+        InvalidRequest: When it is not a string.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r}; it is a string")
+
+
+def as_ids(name: str, values: Any) -> list[str]:
+    """Return a sequence of ids as a list.
+
+    Raises:
+        InvalidRequest: When it is not one: one id alone is not a sequence of one.
+    """
+    if isinstance(values, str):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids, such as [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids")
+    found = list(values)
+    if wrong := [value for value in found if not isinstance(value, str)]:
+        raise InvalidRequest(f"{name} has {wrong[0]!r}; an id is a string")
+    return found
+
+
+def as_pairs(name: str, values: Any) -> list[tuple[str, str]]:
+    """Return a sequence of `(rollout_id, attempt_id)` as a list.
+
+    Raises:
+        InvalidRequest: When it is something else.
+    """
+    try:
+        found = [(rollout_id, attempt_id) for rollout_id, attempt_id in values]
+    except (TypeError, ValueError):
+        found = [("", None)]
+    if not all(isinstance(rollout_id, str) and isinstance(attempt_id, str) for rollout_id, attempt_id in found):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of (rollout_id, attempt_id)")
+    return found
+
+
+def as_mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return a copy of a mapping from names to values; an empty one where it was not given.
+
+    Raises:
+        InvalidRequest: When it is not a mapping.
+    """
+    if isinstance(value, Unset):
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidRequest(f"{name} is {value!r}; it is a mapping from names to values")
+    copied: dict[str, Any] = copy_value(dict(value))
+    return copied
+
+
+def validate_fields(model: type[BaseModel], **values: Any) -> dict[str, Any]:
+    """Return copies of the values that were given, as the model's fields take them.
+
+    Raises:
+        InvalidRequest: Names the value that its field does not take.
+    """
+    fields = {}
+    for name, value in values.items():
+        if isinstance(value, Unset):
+            continue
+        try:
+            fields[name] = copy_value(_validator(model, name)(value))
+        except ValidationError as exc:
+            raise InvalidRequest(f"{name} is {value!r}: {exc.errors()[0]['msg']}") from exc
+    return fields
+
+
+@cache
+def _validator(model: type[BaseModel], name: str) -> Callable[[Any], Any]:
+    annotation: Any = model.model_fields[name].annotation
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    return adapter.validator.validate_python

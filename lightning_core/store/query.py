@@ -1,16 +1,22 @@
-"""Filter, sort and page records: what a query says, and the plain way of carrying it out."""
+"""Filter, sort and page records: what a query says, the methods that take one, and the plain way to carry it out."""
 
+import functools
+import inspect
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import cache
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.registry.options import did_you_mean
-from lightning_core.types import FilterLogic, SortOrder
+from lightning_core.types import FilterLogic, PaginatedResult, SortOrder
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 class Condition(NamedTuple):
@@ -177,3 +183,37 @@ def _is_plain(annotation: Any) -> bool:
     if kind is Literal:
         return True
     return kind in (Union, types.UnionType) and all(map(_is_plain, get_args(annotation)))
+
+
+def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
+    """Return what a query found."""
+    return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+
+def query_method(
+    declared: Callable[P, Awaitable[R]], model: type[BaseModel]
+) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Give a method the signature of one of the interface's queries; its conditions and its page become a `Query`.
+
+    The method is called with the arguments that are not options, and then the query.
+    """
+    signature = inspect.signature(declared)
+    parameters = signature.parameters.values()
+    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+
+    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        @functools.wraps(run)
+        async def find(*args: P.args, **kwargs: P.kwargs) -> R:
+            given: dict[str, Any] = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+            is_twice = len({*names[: len(args)], *kwargs}) < len(args) + len(kwargs)
+            if is_twice or given.keys() != signature.parameters.keys():
+                signature.bind(*args, **kwargs)  # says what is wrong, much slower
+            others = [given.pop(name) for name in names]
+            return await run(*others, make_query(model, **given))
+
+        find.__signature__ = signature  # type: ignore[attr-defined]
+        find.__doc__ = declared.__doc__
+        return find
+
+    return decorate

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.rewards import FINAL_REWARD, Arrival, with_rewards_of
+from lightning_core.rewards import Arrival, with_rewards_of
 from lightning_core.store.backend import Document, DocumentKind, StoreBackend
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_fields, copy_value
@@ -434,7 +434,6 @@ class Records:
                 attempt_id=attempt_id,
                 worker_id=worker_id,
                 lease_seconds=lease_seconds,
-                metadata={FINAL_REWARD: {}},  # no reward has been there so far
             )
             if request is not None:
                 begun = lifecycle.with_request(begun, request._replace(attempt_id=attempt_id))

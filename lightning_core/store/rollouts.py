@@ -7,7 +7,10 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import keep_final_reward
-from lightning_core.store.arguments import (
+from lightning_core.store.base import UNSET, LightningStore, Unset
+from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
+from lightning_core.store.operations import (
+    StorePart,
     as_float,
     as_ids,
     as_int,
@@ -19,10 +22,7 @@ from lightning_core.store.arguments import (
     takes_fields,
     validate_fields,
 )
-from lightning_core.store.base import UNSET, LightningStore, Unset
-from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
-from lightning_core.store.operations import StorePart, make_page, query_method
-from lightning_core.store.query import Query, make_query, select
+from lightning_core.store.query import Query, make_page, make_query, query_method, select
 from lightning_core.store.records import check_began, make_request_of, own_attempt
 from lightning_core.types import (
     Attempt,
@@ -88,18 +88,16 @@ class ClaimPart(StorePart):
         self, limit: int, worker_id: str | None, wait_seconds: float | None, request_id: str | None
     ) -> list[AttemptedRollout] | None:
         asked_at = self._clock.now()
-        claimed = await self._claim(limit, worker_id, asked_at, request_id)
-        if not claimed and worker_id is not None:
-            await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
-        if claimed is not None or wait_seconds == 0:
-            return claimed
         until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds
-        unanswered = False
+        is_first, unanswered = True, False
         ticket = self._waits.for_work()
         try:
             while True:
                 claimed = await self._claim(limit, worker_id, asked_at, request_id)
                 unanswered = False
+                if is_first and not claimed and worker_id is not None:
+                    await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
+                is_first = False
                 seconds = None if until is None else until - self._clock.monotonic()
                 if claimed is not None or (seconds is not None and seconds <= 0):
                     return claimed

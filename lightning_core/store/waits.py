@@ -105,8 +105,15 @@ class Waits:
         self._watchdogs: dict[Ticket, float] = {}
         self._closed = False
 
-    def note(self, change: Change) -> None:
-        """Wake the waiters for this change. Returns at once; any thread may call it."""
+    def note(self, change: Change, *, forget: Callable[[], Callable[[], None] | None]) -> None:
+        """Wake the waiters for this change. Returns at once; any thread may call it.
+
+        Args:
+            change: What has changed.
+            forget: Refers to what forgets whether the run has ended: another process may have ended it.
+        """
+        if not change.rollout_id and (forget_end := forget()) is not None:
+            forget_end()
         if not (self._work or self._results or self._watchdogs):
             return  # a new waiter looks by itself before it waits
         called: list[Ticket] = []

@@ -8,15 +8,13 @@ import importlib.metadata
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from lightning_core.adapter.current_names import with_current_names
 from lightning_core.adapter.genai import INFERENCE_OPERATIONS, OPERATION_NAME
 from lightning_core.tracer.trace import Trace
 from lightning_core.types import Span
@@ -74,27 +72,6 @@ class SpanExport:
             self._exporter.shutdown()
 
 
-class _CurrentNames(SpanExporter):
-    """Sends spans under the current names of OpenTelemetry's GenAI conventions, in the thread that sends."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._exporter = exporter
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._exporter.export([self._renamed(span) for span in spans])
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    @staticmethod
-    def _renamed(span: ReadableSpan) -> ReadableSpan:
-        recorded = Span.from_opentelemetry(span, "", "", 0)
-        current = with_current_names(recorded)
-        if current == recorded:
-            return span
-        return readable(current, resource=span.resource, like=span)
-
-
 def readable(span: Span, *, resource: Resource, like: ReadableSpan | None = None) -> ReadableSpan:
     """Make the span that OpenTelemetry's exporters take.
 
@@ -139,8 +116,6 @@ def _context(trace_id: str, span_id: str) -> SpanContext:
 def export_from_environment() -> SpanExport | None:
     """Make the export that the environment asks for; None when it asks for none.
 
-    Spans are sent under the current names of OpenTelemetry's GenAI conventions.
-
     It does with `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, unless `OTEL_TRACES_EXPORTER`
     names other exporters only. When the exporter is not installed or does not work, a warning says so, and None is
     returned.
@@ -154,7 +129,7 @@ def export_from_environment() -> SpanExport | None:
     name = _PROTOCOLS.get(protocol, protocol)
     try:
         offers = [*importlib.metadata.entry_points(group=_GROUP, name=name)]
-        return SpanExport(_CurrentNames(offers[0].load()()))
+        return SpanExport(offers[0].load()())
     except Exception as exc:
         logger.warning(
             "lightning.export_off protocol=%s cause=%r; an OTLP endpoint is set, and no exporter of this protocol "

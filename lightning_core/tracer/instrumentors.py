@@ -1,9 +1,9 @@
 """OpenTelemetry's instrumentors of model clients and of threads: on while any tracer needs them, once a process.
 
 An instrumentor is an installed distribution's entry point. It patches a client library, so that each call becomes a
-span. Several distributions may offer one for the same library, under the same name; one of them is used. To load an
-instrumentor imports its client, which takes a second for some; so that of a client in `CLIENTS` which was not asked for
-by its name is loaded when the program imports the client.
+span. Several distributions may offer one for the same library, under the same name; OpenTelemetry's own is used. To
+load an instrumentor imports its client, which takes a second for some; so that of a client in `CLIENTS` which was not
+asked for by its name is loaded when the program imports the client.
 
 OpenTelemetry's instrumentation of `threading` carries the context into the threads and executors that agents start. It
 covers `Thread` and `Timer`, and `ThreadPoolExecutor` (so `asyncio.to_thread` and `run_in_executor` too). It does not
@@ -97,10 +97,9 @@ which is taken out and put in again would wrap the client's functions once more 
 """
 _awaited: set[str] = set()
 """Those that start when their client is imported."""
-_variables_set: list[str] = []
 
-_Loaded = tuple[list[tuple[EntryPoint, Any]], list[tuple[EntryPoint, Exception]]]
-"""The instrumentors of one name, and those that could not be loaded."""
+_Loaded = tuple[EntryPoint, Any]
+"""What is installed under a name, and its instrumentor, or the error that it raised instead."""
 
 
 def unrecorded_clients() -> dict[str, str]:
@@ -120,7 +119,7 @@ def unrecorded_clients() -> dict[str, str]:
 def start_instrumenting(names: Iterable[str]) -> list[str]:
     """Turn instrumentors on, unless they are on already; some wait for their client's import.
 
-    While any is on, the environment asks them to record messages, unless it says otherwise.
+    From then on the environment asks them to record messages, unless it says otherwise.
 
     Args:
         names: Names of entry points, and `genai`. An instrumentor that is meant by `genai` alone and does not work is
@@ -143,18 +142,18 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
         )
     optional = (GENAI_INSTRUMENTORS & offers.keys()) - required if GENAI in wanted else set()
     later = {name for name in optional if name in _CLIENT_OF and _CLIENT_OF[name] not in sys.modules}
+    if required | optional:
+        for variable, value in _RECORD_MESSAGES.items():
+            os.environ.setdefault(variable, value)
     # Before the lock: another thread may import the same client, and then wait for the lock.
     loaded = {name: _load(offers[name]) for name in (required | optional) - later}
     held: list[str] = []
     with _lock:
         try:
             for name in sorted(required | optional):
-                if name in later:
-                    _ask_for_messages()
-                elif not _start(name, loaded[name], required=name in required):
-                    continue
-                _users[name] += 1
-                held.append(name)
+                if name in later or _start(name, loaded[name], required=name in required):
+                    _users[name] += 1
+                    held.append(name)
         except BaseException:
             _release(held)
             raise
@@ -176,7 +175,7 @@ def stop_instrumenting(held: Iterable[str]) -> None:
 
 def _start_late(name: str, client: ModuleType) -> None:
     """Turn on what has waited for this client, which was imported just now."""
-    loaded = _load(_offers().get(name, ()))
+    loaded = _load(_offers()[name])
     # The caller holds the lock of an import, for which a holder of this lock may wait.
     if not _lock.acquire(timeout=_LATE_SECONDS):
         logger.warning("lightning.instrumentor_left_out name=%s cause=others start for too long", name)
@@ -189,30 +188,24 @@ def _start_late(name: str, client: ModuleType) -> None:
         _lock.release()
 
 
-def _load(offers: Iterable[EntryPoint]) -> _Loaded:
-    instrumentors: list[tuple[EntryPoint, Any]] = []
-    failures: list[tuple[EntryPoint, Exception]] = []
-    for offer in offers:
-        try:
-            with _deprecations_ignored():
-                instrumentors.append((offer, offer.load()()))
-        except Exception as exc:
-            failures.append((offer, exc))
-    return instrumentors, failures
+def _load(offer: EntryPoint) -> _Loaded:
+    try:
+        with _deprecations_ignored():
+            return offer, offer.load()()
+    except Exception as exc:
+        return offer, exc
 
 
 def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
     """Return whether calls are recorded from now on: by an instrumentor of ours, or by one of the application."""
-    instrumentors, failures = loaded[0], list(loaded[1])
-    for _, instrumentor in instrumentors:
-        if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
-            if (known := _providers.get(type(instrumentor))) is not None:
-                _ask_for_messages()
-                known.open()
-                _running[name] = known
-            return True
-    _ask_for_messages()
-    for offer, instrumentor in instrumentors:
+    offer, instrumentor = loaded
+    failure = instrumentor if isinstance(instrumentor, Exception) else None
+    if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+        if (known := _providers.get(type(instrumentor))) is not None:
+            known.open()
+            _running[name] = known
+        return True
+    if failure is None:
         provider = RoutingProvider()
         try:
             with _deprecations_ignored():
@@ -220,23 +213,19 @@ def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
         except Exception as exc:
             # It may have patched a part already.
             provider.close()
-            failures.append((offer, exc))
+            failure = exc
         else:
             _running[name] = _providers[type(instrumentor)] = provider
             return True
-    _restore_environment()
     if required:
-        offer, cause = failures[0]
-        raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {cause!r}") from cause
-    for offer, failure in failures:
-        level = logging.DEBUG if _lacks_its_client(name, failure) else logging.WARNING
-        logger.log(
-            level,
-            "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
-            name,
-            _origin(offer),
-            failure,
-        )
+        raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {failure!r}") from failure
+    logger.log(
+        logging.DEBUG if _lacks_its_client(name, failure) else logging.WARNING,
+        "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
+        name,
+        _origin(offer),
+        failure,
+    )
     return False
 
 
@@ -260,33 +249,15 @@ def _release(held: Iterable[str]) -> None:
         _users[name] -= 1
         if _users[name] == 0 and name in _running:
             _running.pop(name).close()
-    _restore_environment()
 
 
-def _ask_for_messages() -> None:
-    for variable, value in _RECORD_MESSAGES.items():
-        if variable not in os.environ:
-            os.environ[variable] = value
-            _variables_set.append(variable)
-
-
-def _restore_environment() -> None:
-    if any(_users.values()):
-        return
-    while _variables_set:
-        variable = _variables_set.pop()
-        if os.environ.get(variable) == _RECORD_MESSAGES[variable]:
-            del os.environ[variable]
-
-
-def _offers() -> dict[str, list[EntryPoint]]:
-    """Return what is installed, by name; of several for one name, OpenTelemetry's own come first."""
-    offers: dict[str, list[EntryPoint]] = defaultdict(list)
-    for entry_point in dict.fromkeys(importlib.metadata.entry_points(group=GROUP)):
-        offers[_normal(entry_point.name)].append(entry_point)
-    for rivals in offers.values():
-        rivals.sort(key=lambda each: (not _origin(each).startswith("opentelemetry-"), _origin(each)))
-    return offers
+def _offers() -> dict[str, EntryPoint]:
+    """Return what is installed, by name; of several for one name, OpenTelemetry's own."""
+    offers = sorted(
+        dict.fromkeys(importlib.metadata.entry_points(group=GROUP)),
+        key=lambda each: (_origin(each).startswith("opentelemetry-"), _origin(each)),
+    )
+    return {_normal(each.name): each for each in offers}
 
 
 def _origin(entry_point: EntryPoint) -> str:
@@ -297,32 +268,9 @@ def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-_carrying_users = 0
-_carrying_is_ours = False
-
-
-def start_carrying_context() -> None:
-    """Have threads and executors carry the context of the caller that starts them, unless they do already."""
-    global _carrying_users, _carrying_is_ours
+def carry_context() -> None:
+    """Have threads and executors carry the context of the caller that starts them, from now on."""
     with _lock:
-        _carrying_users += 1
         instrumentor = ThreadingInstrumentor()
-        if _carrying_users == 1 and not instrumentor.is_instrumented_by_opentelemetry:
+        if not instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.instrument()
-            _carrying_is_ours = True
-
-
-def stop_carrying_context() -> None:
-    """Undo `start_carrying_context` after its last user, unless the application had turned it on."""
-    global _carrying_users, _carrying_is_ours
-    with _lock:
-        _carrying_users -= 1
-        if _carrying_users == 0 and _carrying_is_ours:
-            _carrying_is_ours = False
-            instrumentor = ThreadingInstrumentor()
-            if instrumentor.is_instrumented_by_opentelemetry:
-                instrumentor.uninstrument()
-            # opentelemetry-instrumentation-threading<=0.66b1 leaves a wrapper of Thread.start on Timer, which
-            # has no start of its own.
-            if "start" in vars(threading.Timer):
-                del threading.Timer.start

@@ -11,10 +11,10 @@ from contextlib import (
     nullcontext,
 )
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from opentelemetry import trace as otel
-from opentelemetry.context import Context, attach, create_key, detach, get_current, set_value
+from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from lightning_core.emitter import SpanRecordingContext
@@ -33,13 +33,12 @@ from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.export import export_from_environment, nanoseconds
 from lightning_core.tracer.instrumentors import (
     GENAI,
-    start_carrying_context,
+    carry_context,
     start_instrumenting,
-    stop_carrying_context,
     stop_instrumenting,
     unrecorded_clients,
 )
-from lightning_core.tracer.provider import RecordingProvider, become_global_provider, trace_in, with_provider
+from lightning_core.tracer.provider import RecordingProvider, become_global_provider, with_provider
 from lightning_core.tracer.trace import Trace, delivering, with_current_trace
 from lightning_core.types import Span, SpanCoreFields, TraceStatus
 from lightning_core.types.span import recordable_attributes
@@ -47,6 +46,12 @@ from lightning_core.types.span import recordable_attributes
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
 
+
+CANCELLED_SECONDS = 1.0
+"""How long a trace that was cancelled waits for the store: an interrupted run should end within 2 s."""
+
+EXPORT_SECONDS = 1.0
+"""How long the last `teardown` of a tracer waits for the OTLP endpoint."""
 
 _last_traces: ContextVar[Mapping[str, Trace]] = ContextVar("lightning_last_traces", default={})  # noqa: B039  # never changed
 """By the tracer's key, the trace that a context entered last."""
@@ -67,12 +72,8 @@ class OtelTracer(Tracer):
 
     Args:
         store_timeout_seconds: How long leaving a trace waits for the store.
-        cancelled_store_timeout_seconds: The same when it was cancelled; an interrupted run should end within 2 s.
-        export_timeout_seconds: How long the last `teardown` waits for the OTLP endpoint.
         instrument: Which instrumentors to turn on, by the names of their entry points. `genai` stands for all those
             of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` turns none on.
-        global_provider: Whether to become OpenTelemetry's global provider where none is set. False for an application
-            that sets its own one later: OpenTelemetry takes only the first.
 
     Raises:
         TypeError: When `instrument` is a single string.
@@ -85,19 +86,13 @@ class OtelTracer(Tracer):
         self,
         *,
         store_timeout_seconds: float = 30.0,
-        cancelled_store_timeout_seconds: float = 1.0,
-        export_timeout_seconds: float = 1.0,
         instrument: Sequence[str] = (GENAI,),
-        global_provider: bool = True,
     ) -> None:
         super().__init__()
         if isinstance(instrument, str):
             raise TypeError(f"instrument is a list of names, got the string {instrument!r}; put it into a list")
         self._instrument = tuple(instrument)
-        self._global_provider = global_provider
-        self._export_timeout_seconds = export_timeout_seconds
         self._store_timeout_seconds = store_timeout_seconds
-        self._cancelled_store_timeout_seconds = cancelled_store_timeout_seconds
         self._key = create_key("lightning-trace")
         self._users = 0
         self._undo = ExitStack()
@@ -142,17 +137,15 @@ class OtelTracer(Tracer):
         """Do what the first `init` does; the last `teardown` closes `undo`. A subclass has its own part around it."""
         export = export_from_environment()
         if export is not None:
-            undo.callback(export.close, self._export_timeout_seconds)
+            undo.callback(export.close, EXPORT_SECONDS)
         provider = RecordingProvider(self._key, export)
         undo.callback(provider.shutdown)
         otel_tracer = provider.get_tracer("lightning_core")
         if isinstance(otel_tracer, otel.NoOpTracer):
             raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
+        become_global_provider()
         undo.callback(stop_instrumenting, start_instrumenting(self._instrument))
-        if self._global_provider:
-            become_global_provider()
-        start_carrying_context()
-        undo.callback(stop_carrying_context)
+        carry_context()
         self._provider, self._otel_tracer = provider, otel_tracer
 
     @asynccontextmanager
@@ -175,7 +168,6 @@ class OtelTracer(Tracer):
         run_id = getattr(store, "run_id", None) if rollout_id is not None else None
         resource = self._provider.resource_of(rollout_id, attempt_id, self.tracer_name)
         trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, resource=resource)
-        trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider), self._open(trace):
                 yield trace
@@ -190,7 +182,7 @@ class OtelTracer(Tracer):
 
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that the calling context entered last, left or not; none without one."""
-        trace = _last_traces.get().get(self._key) or trace_in(self._key, get_current())
+        trace = _last_traces.get().get(self._key) or cast("Trace | None", get_value(self._key))
         return trace.spans if trace is not None else []
 
     def create_span(
@@ -201,15 +193,13 @@ class OtelTracer(Tracer):
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
         """See `Tracer.create_span`. The current span becomes its parent. Dropped and counted in a closed trace."""
-        context = get_current()
-        trace = self._trace_of(name, context)
+        trace = self._trace_of(name)
         moment = time.time_ns() if timestamp is None else nanoseconds(timestamp)
         status = status or OK
         plain = recordable_attributes(attributes)
         seconds = moment / 1_000_000_000
         made = SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
-        if self._otel_tracer is None or trace.closed:
-            # A thread or a task that outlived its trace, and perhaps the tracer too.
+        if self._otel_tracer is None:  # a thread or a task that outlived the tracer
             trace.drop(name)
             return made
         span = self._otel_tracer.start_span(name, attributes=plain, start_time=moment)
@@ -226,7 +216,7 @@ class OtelTracer(Tracer):
         end_time: float | None = None,
     ) -> Iterator[SpanRecordingContext]:
         """See `Tracer.operation_context`. The span is OpenTelemetry's current one in the block."""
-        trace = self._trace_of(name, get_current())
+        trace = self._trace_of(name)
         if self._otel_tracer is None:
             trace.drop(name)
             with record_locally(name, attributes, start_time, end_time) as local:
@@ -243,8 +233,8 @@ class OtelTracer(Tracer):
             finally:
                 recording.end(end_time)
 
-    def _trace_of(self, span_name: str, context: Context) -> Trace:
-        trace = trace_in(self._key, context)
+    def _trace_of(self, span_name: str) -> Trace:
+        trace = cast("Trace | None", get_value(self._key))
         if trace is None:
             raise NoActiveTracer(
                 f"span {span_name!r} was created outside of a trace of this tracer; enter `async with trace_context()` "
@@ -267,7 +257,7 @@ class OtelTracer(Tracer):
             store,
             context=context,
             timeout_seconds=self._store_timeout_seconds,
-            cancelled_timeout_seconds=self._cancelled_store_timeout_seconds,
+            cancelled_timeout_seconds=CANCELLED_SECONDS,
         )
 
     @contextmanager

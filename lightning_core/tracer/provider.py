@@ -141,11 +141,6 @@ class RecordingProvider(TracerProvider):
         return OtelResource(attributes={**base.attributes, **told}, schema_url=base.schema_url)
 
 
-def trace_in(key: str, context: Context) -> Trace | None:
-    """Find the trace that a context has under a key."""
-    return cast("Trace | None", get_value(key, context))
-
-
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
@@ -168,7 +163,8 @@ class _TraceRecorder(SpanProcessor):
 
     def _trace_of(self, context: Context) -> Trace | None:
         # A context made by hand often has only the parent span.
-        return trace_in(self._key, context) or getattr(otel.get_current_span(context), self._key, None)
+        found = get_value(self._key, context) or getattr(otel.get_current_span(context), self._key, None)
+        return cast("Trace | None", found)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span; in any thread, and never with an error for the code that ended it."""
@@ -177,17 +173,13 @@ class _TraceRecorder(SpanProcessor):
         if started is None:
             return
         trace: Trace = getattr(started, self._key)
-        if trace.closed:
-            trace.drop(span.name)
-            return
         ids = (trace.rollout_id or "", trace.attempt_id or "")
         try:
             recorded = Span.from_opentelemetry(span, *ids, 0, resource=trace.resource)
         except Exception as exc:
             trace.drop(span.name, exc)
         else:
-            trace.record(recorded)
-            if self._export is not None:
+            if trace.record(recorded) and self._export is not None:
                 self._export.add(span, recorded, trace)
 
 

@@ -109,17 +109,6 @@ def test_a_failed_try_within_a_call_that_went_well_is_a_call_of_its_own():
     assert [(call.span_id, call.error) for call in calls] == [("span-2", "503"), ("span-3", None)]
 
 
-def test_the_spans_of_a_call_through_the_litellm_proxy_are_one_call():
-    trace = TraceBuilder()
-    trace.call(attributes={"gen_ai.response.id": "chatcmpl-proxy"})
-    request = trace.span("litellm_request", {"gen_ai.response.id": "chatcmpl-proxy"})
-    raw = {"llm.hosted_vllm.id": "cmpl-engine", "llm.hosted_vllm.prompt_token_ids": "[1]"}
-    trace.span("raw_gen_ai_request", {**raw, "llm.hosted_vllm.response_token_ids": "[[2]]"}, parent=request)
-    (call,) = called(trace)
-    assert ids([call]) == [["span-3", "span-1", "span-2"]]
-    assert call.response_token_ids == [2]
-
-
 def test_calls_are_in_the_order_of_the_attempt_whatever_the_clocks_say():
     trace = TraceBuilder()
     trace.call([1], [2], start=100.0)

@@ -138,52 +138,16 @@ def test_all_conversations_are_trained_on_unless_the_caller_says_otherwise() -> 
     assert found.left_out == ()
 
 
-def test_the_longest_conversation_alone_can_be_trained_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_are_left_out_by_their_instructions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    attempt, adapter = with_side_calls(), TraceToTrajectories(conversations="longest")
+    adapter = TraceToTrajectories(leave_out="title generator|You search")
     for _ in range(2):
-        found = adapter.adapt(attempt.spans)
-        assert [row.calls[0].call.sequence_id for row in found.rows] == [2, 3]
+        found = adapter.adapt(with_side_calls().spans)
         assert [call.sequence_id for call in found.left_out] == [1, 4]
+        assert [row.calls[0].call.sequence_id for row in found.rows] == [2, 3]
     assert caplog.text.count("lightning.calls_left_out calls=2 of=4") == 1
 
 
-def test_of_conversations_with_as_many_calls_the_one_with_the_most_tokens_is_longest() -> None:
-    attempt = Attempt()
-    attempt.call(system("You are a title generator"), user("hi"))
-    attempt.call(system("be good, and " * 9), user("hi"))
-    found = TraceToTrajectories(conversations="longest").adapt(attempt.spans)
-    assert [call.sequence_id for call in found.left_out] == [1]
-
-
-def test_a_side_call_without_tokens_does_not_refuse_the_longest_conversation(attempt: Attempt) -> None:
-    attempt.call(*BEGUN, assistant("yes"), user("on"))
-    attempt.call(user("a title"), prompt_token_ids=[], response_token_ids=[])
-    assert TraceToTrajectories().adapt(attempt.spans).refused
-    assert TraceToTrajectories(conversations="longest").adapt(attempt.spans).refused == ()
-
-
-def test_a_conversation_of_which_only_the_new_turns_are_recorded_is_one_by_its_tokens(attempt: Attempt) -> None:
-    """As of calls that go on by `previous_response_id`."""
-    attempt.call(user("on"), prompt="s:be good\nu:hi\na:yes\nu:on\na:")
-    attempt.call(system("a title, please"), user("hi"))
-    found = TraceToTrajectories(conversations="longest").adapt(attempt.spans)
-    assert [call.sequence_id for call in found.left_out] == [3]
-
-
-def test_calls_are_left_out_by_their_instructions() -> None:
-    found = TraceToTrajectories(leave_out="title generator|You search").adapt(with_side_calls().spans)
-    assert [call.sequence_id for call in found.left_out] == [1, 4]
-    assert [row.calls[0].call.sequence_id for row in found.rows] == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"conversations": "longer"}, "conversations is 'longer'; it is 'all' or 'longest'"),
-        ({"leave_out": "("}, r"leave_out='\(' is not a regular expression"),
-    ],
-)
-def test_options_that_cannot_be_are_named(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TraceToTrajectories(**options)
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"leave_out='\(' is not a regular expression"):
+        TraceToTrajectories(leave_out="(")

@@ -1,4 +1,4 @@
-"""What each source of spans writes, read as one model call, and written under the current names of the conventions."""
+"""What each source of spans writes, read as one model call."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lightning_core.adapter import read_model_calls, read_usage
-from lightning_core.adapter.current_names import with_current_names
 from lightning_core.adapter.usage import Usage
 from lightning_core.rewards import as_reported
 from lightning_core.types import Event, Span
@@ -43,14 +42,6 @@ GENAI: Attributes = {
     "prompt_token_ids": (1, 2),
     "response_token_ids": (3,),
     "response_logprobs": (-0.5,),
-}
-TOOLS = {"gen_ai.tool.definitions": json.dumps([TOOL])}
-CHOICE = {"index": 0, "finish_reason": "tool_calls", "message": json.dumps(ANSWER)}
-RAW_CHOICE = {
-    "finish_reason": "tool_calls",
-    "token_ids": [3],
-    "logprobs": {"content": [{"token": "x", "logprob": -0.5}]},
-    "message": ANSWER,
 }
 AGENTOPS: Attributes = {
     "gen_ai.request.model": "small",
@@ -116,14 +107,6 @@ OPENINFERENCE: Attributes = {
     "response_token_ids": (3,),
     "response_logprobs": (-0.5,),
 }
-LITELLM: Attributes = {
-    "llm.hosted_vllm.id": "chatcmpl-1",
-    "llm.hosted_vllm.model": "small-1",
-    "llm.hosted_vllm.messages": str(MESSAGES),
-    "llm.hosted_vllm.tools": str([TOOL]),
-    "llm.hosted_vllm.prompt_token_ids": "[1, 2]",
-    "llm.hosted_vllm.choices": str([RAW_CHOICE]),
-}
 
 
 def span(attributes: Attributes, name: str = "a span", **events: Attributes) -> Span:
@@ -138,16 +121,7 @@ SOURCES = {
     "conventions, JSON": span({**GENAI, **AS_JSON}),
     "conventions, structured": span({**GENAI, **PARTS}),
     "conventions, in an event": span(GENAI, client__inference__operation__details=AS_JSON),
-    "conventions up to 1.36": span(
-        {**GENAI, **TOOLS}, system__message=MESSAGES[0], user__message={"content": "Weather in Rome?"}, choice=CHOICE
-    ),
-    "conventions up to 1.27": span(
-        {**GENAI, **TOOLS},
-        content__prompt={"gen_ai.prompt": json.dumps(MESSAGES)},
-        content__completion={"gen_ai.completion": json.dumps([ANSWER])},
-    ),
     "weave": span(WEAVE, "openai.chat.completions.create"),
-    "litellm": span(LITELLM, "raw_gen_ai_request"),
     "openinference": span(OPENINFERENCE),
     "reported after the end of its attempt": as_reported(span(AGENTOPS), "late"),
 }
@@ -164,29 +138,6 @@ def test_every_source_tells_the_same_call(source: str) -> None:
     assert list(call.response_token_ids or ()) == [3]
     assert list(call.logprobs or ()) == [-0.5]
     assert call.finish_reason == "tool_calls"
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_call_says_the_same_under_the_current_names(source: str) -> None:
-    recorded = SOURCES[source]
-    before = recorded.model_copy(deep=True)
-    current = with_current_names(recorded)
-    assert recorded == before
-    assert current.name == f"chat {recorded.attributes.get('gen_ai.request.model', 'small-1')}"
-    older = (
-        "gen_ai.prompt",
-        "gen_ai.completion",
-        "llm.input",
-        "llm.output",
-        "llm.tools",
-        "llm.token",
-        "openinference.",
-    )
-    assert not [name for name in current.attributes if name.startswith((*older, f"{GIVEN}.m", f"{ANSWERED}.c"))]
-    [one], [other] = read_model_calls([recorded]), read_model_calls([current])
-    assert (one.messages, one.answers, one.tools) == (other.messages, other.answers, other.tools)
-    assert (one.model, one.finish_reason, one.usage) == (other.model, other.finish_reason, other.usage)
-    assert with_current_names(current) == current
 
 
 @pytest.mark.parametrize("operation", ["invoke_agent", "execute_tool", "embeddings", "create_agent"])
@@ -310,104 +261,3 @@ def test_a_message_without_a_role_is_left_out_and_logged_once(caplog: pytest.Log
 )
 def test_tokens_and_costs_are_those_that_the_source_tells(attributes: Attributes, used: Usage) -> None:
     assert read_usage([span({"gen_ai.operation.name": "chat", **attributes})]) == used
-
-
-def test_a_call_under_the_current_names_has_these_attributes() -> None:
-    traceloop = {
-        "gen_ai.system": "OpenAI",
-        "llm.request.type": "chat",
-        "gen_ai.request.model": "small",
-        **flat({"role": "user", "content": "Hello"}),
-        "gen_ai.completion.0.role": "assistant",
-        "gen_ai.completion.0.content": "Hi",
-        "gen_ai.completion.0.finish_reason": "stop",
-        "gen_ai.usage.prompt_tokens": 3,
-        "gen_ai.usage.completion_tokens": 1,
-        "my.own": "kept",
-    }
-    assert with_current_names(span(traceloop)).attributes == {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "small",
-        "gen_ai.response.model": "small",
-        "gen_ai.response.finish_reasons": ["stop"],
-        "gen_ai.usage.input_tokens": 3,
-        "gen_ai.usage.output_tokens": 1,
-        "gen_ai.input.messages": '[{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]',
-        "gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}], '
-        '"finish_reason": "stop"}]',
-        "my.own": "kept",
-    }
-
-
-INVOKED = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "writer"}
-EXECUTED = {
-    "gen_ai.operation.name": "execute_tool",
-    "gen_ai.tool.name": "weather",
-    "gen_ai.tool.call.arguments": '{"city": "Bern"}',
-    "gen_ai.tool.call.result": "rain",
-}
-ASKED = '{"city": "Bern"}'
-UNREAD = {"gen_ai.operation.name": "chat", "gen_ai.prompt.0.content": "of nobody"}
-PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": URL}]}]
-SHOWN = [{"role": "user", "parts": [{"type": "uri", "modality": "image", "uri": URL}]}]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "name", "expected"),
-    [
-        ({"tool.name": "weather", "tool.parameters": ASKED, "tool.result": "rain"}, "execute_tool weather", EXECUTED),
-        (
-            {
-                "openinference.span.kind": "TOOL",
-                "tool.name": "weather",
-                "tool.parameters": "{}",
-                "input.value": ASKED,
-                "output.value": "rain",
-            },
-            "execute_tool weather",
-            EXECUTED,
-        ),
-        (
-            {"agentlightning.operation.name": "weather", "kind": "tool", f"{GIVEN}.city": "Bern", ANSWERED: "rain"},
-            "execute_tool weather",
-            EXECUTED,
-        ),
-        (
-            {
-                "traceloop.span.kind": "tool",
-                "traceloop.entity.name": "weather",
-                "traceloop.entity.input": ASKED,
-                "traceloop.entity.output": "rain",
-            },
-            "execute_tool weather",
-            EXECUTED,
-        ),
-        *(
-            ({"tool.name": "count", "tool.result": result}, "execute_tool count", {"gen_ai.tool.call.result": told})
-            for result, told in [(0, "0"), (False, "false"), ("", "")]
-        ),
-        ({"agent.name": "writer"}, "invoke_agent writer", INVOKED),
-        (UNREAD, "chat", UNREAD),
-        (
-            {"gen_ai.operation.name": "chat", "gen_ai.prompt": json.dumps(PICTURE)},
-            "chat",
-            {"gen_ai.input.messages": json.dumps(SHOWN)},
-        ),
-        ({"a": 1}, "a span", {"a": 1}),
-    ],
-)
-def test_what_the_conventions_have_a_name_for_has_it(attributes: Attributes, name: str, expected: Attributes) -> None:
-    current = with_current_names(span(attributes))
-    assert current.name == name
-    assert expected.items() <= current.attributes.items()
-
-
-def test_rewards_are_events_of_evaluation_and_broken_ones_are_not() -> None:
-    names = {"agentlightning.reward.0.name": "quality", "agentlightning.reward.0.value": 0.5}
-    names |= {"agentlightning.reward.1.name": "speed", "agentlightning.reward.1.value": 1}
-    [quality, speed] = with_current_names(span(names)).events
-    assert (quality.name, quality.timestamp) == ("gen_ai.evaluation.result", 2.0)
-    assert quality.attributes == {"gen_ai.evaluation.name": "quality", "gen_ai.evaluation.score.value": 0.5}
-    assert speed.attributes == {"gen_ai.evaluation.name": "speed", "gen_ai.evaluation.score.value": 1.0}
-    assert with_current_names(span({**names, "agentlightning.reward.0.value": "high"})).events == []

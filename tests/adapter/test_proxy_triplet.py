@@ -4,13 +4,8 @@ from lightning_core.types import Triplet
 
 
 def raw(trace: TraceBuilder, prompt: list[int], response: list[int], id: str, **more):
-    """Add the raw span of the LiteLLM proxy."""
-    attributes = {
-        "llm.hosted_vllm.id": id,
-        "llm.hosted_vllm.prompt_token_ids": str(prompt),
-        "llm.hosted_vllm.choices": str([{"finish_reason": "stop", "token_ids": response, "stop_reason": None}]),
-    }
-    return trace.span("raw_gen_ai_request", attributes, **more)
+    """Add the span of a proxy."""
+    return trace.call(prompt, response, attributes={"gen_ai.response.id": id}, **more)
 
 
 def triplets(trace: TraceBuilder) -> list[Triplet]:
@@ -57,7 +52,7 @@ def test_one_id_is_one_call_and_a_call_without_tokens_none():
     raw(trace, [1], [2], "a")
     raw(trace, [1], [2], "a")
     raw(trace, [1], [], "b")
-    trace.span("litellm_request", {"gen_ai.response.id": "c"})
+    trace.call(attributes={"gen_ai.response.id": "c"})
     trace.call([5], [])
     assert [triplet.metadata["response_id"] for triplet in triplets(trace)] == ["a"]
 

@@ -7,7 +7,9 @@ from lightning_core.testing.adapter import TraceBuilder
 
 
 def names(tree: TraceTree):
-    return tree.names_tuple()
+    agent = tree.agent_name()
+    name = tree.span.name if agent is None else f"{tree.span.name} [{agent}]"
+    return name, [names(child) for child in tree.children]
 
 
 def test_spans_form_a_tree_with_the_agents_names():

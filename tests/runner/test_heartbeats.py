@@ -20,8 +20,15 @@ from lightning_core.types import AttemptedRollout, Rollout, RolloutConfig, Worke
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
-MODES = pytest.mark.parametrize("mode", ["thread", "asyncio"])
+IN_THREAD_OR_LOOP = pytest.mark.usefixtures("in_thread_or_loop")
 LEASE_SECONDS = 30
+
+
+@pytest.fixture(params=[True, False], ids=["thread", "loop"])
+def in_thread_or_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats are sent from a thread where the store can be used from one."""
+    capabilities = {"async_safe": True, "thread_safe": request.param}
+    monkeypatch.setattr(InMemoryLightningStore, "capabilities", capabilities)
 
 
 @rollout
@@ -59,8 +66,8 @@ class LoopStore(HeardStore):
         return {**super().capabilities, "thread_safe": False}
 
 
-def runner_with(mode: Any, **options: Any) -> LitAgentRunner:
-    return LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.002, heartbeat_launch_mode=mode, **options)
+def quick_runner(**options: Any) -> LitAgentRunner:
+    return LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.002, **options)
 
 
 async def run_one(store: InMemoryLightningStore, runner: LitAgentRunner, agent: Any) -> Rollout:
@@ -70,8 +77,8 @@ async def run_one(store: InMemoryLightningStore, runner: LitAgentRunner, agent: 
     return present(await store.get_rollout_by_id(queued.rollout_id))
 
 
-@MODES
-async def test_slow_agent_keeps_its_lease(mode: str) -> None:
+@IN_THREAD_OR_LOOP
+async def test_slow_agent_keeps_its_lease() -> None:
     clock = FakeClock()
     store = HeardStore(clock=clock)
 
@@ -82,21 +89,19 @@ async def test_slow_agent_keeps_its_lease(mode: str) -> None:
             await clock.advance(LEASE_SECONDS - 5)
         return 1.0
 
-    ended = await run_one(store, runner_with(mode), agent)
+    ended = await run_one(store, quick_runner(), agent)
 
     assert ended.status == "succeeded"
     assert len(await store.query_attempts(ended.rollout_id)) == 1
 
 
-@MODES
+@IN_THREAD_OR_LOOP
 @pytest.mark.parametrize(
     ("lease_seconds", "unresponsive_seconds"),
     [(0.03, None), (LEASE_SECONDS, 0.03)],
     ids=["the lease of the store", "what the rollout allows"],
 )
-async def test_heartbeats_come_often_enough_for(
-    mode: Any, lease_seconds: float, unresponsive_seconds: float | None
-) -> None:
+async def test_heartbeats_come_often_enough_for(lease_seconds: float, unresponsive_seconds: float | None) -> None:
     """The pause that has begun before the claim is cut short."""
     store = HeardStore(clock=FakeClock(), lease_seconds=lease_seconds)
 
@@ -106,7 +111,7 @@ async def test_heartbeats_come_often_enough_for(
         return 1.0
 
     await store.enqueue_rollout("task", config=RolloutConfig(unresponsive_seconds=unresponsive_seconds))
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600, heartbeat_launch_mode=mode)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600)
     with runner.run_context(agent=agent, store=store):
         await runner.iter()
 
@@ -131,7 +136,7 @@ async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
         time.sleep(1.5)  # noqa: ASYNC251  # as somebody does who calls a model without await
         return 1.0
 
-    ended = await run_one(store, runner_with("thread"), agent)
+    ended = await run_one(store, quick_runner(), agent)
 
     assert ended.status == "succeeded"
     assert len(await store.query_attempts(ended.rollout_id)) == 1
@@ -202,8 +207,8 @@ def test_agents_that_keep_no_other_from_going_on_are_not_told(
     assert caplog.text == ""
 
 
-@MODES
-async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
+@IN_THREAD_OR_LOOP
+async def test_claim_is_a_lease_from_the_first_one_on() -> None:
     clock = FakeClock()
     store = HeardStore(clock=clock)
     heard = []
@@ -213,7 +218,7 @@ async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
         worker = present(await store.get_worker_by_id("worker-7"))
         heard.append((worker.last_heartbeat_time, worker.last_dequeue_time))
 
-    await run_one(store, runner_with(mode), agent)
+    await run_one(store, quick_runner(), agent)
 
     assert heard[0][0] <= heard[0][1]
 
@@ -225,20 +230,20 @@ async def test_store_that_belongs_to_a_loop_gets_its_heartbeats_there() -> None:
     async def agent(task: Any) -> None:
         await store.next_heartbeats(3)
 
-    await run_one(store, runner_with("thread"), agent)
+    await run_one(store, quick_runner(), agent)
 
     assert set(store.threads) == {threading.main_thread()}
 
 
-@MODES
-async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> None:
+@IN_THREAD_OR_LOOP
+async def test_heartbeats_say_how_the_machine_and_the_agents_do() -> None:
     store = HeardStore()
 
     @rollout
     async def agent(task: Any) -> None:
         await store.next_heartbeats(2)
 
-    await run_one(store, runner_with(mode), agent)
+    await run_one(store, quick_runner(), agent)
 
     worker = present(await store.get_worker_by_id("worker-7"))
     assert worker.status == "idle"
@@ -246,10 +251,7 @@ async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> No
     assert (stats["abandoned_agents"], stats["dropped_spans"], stats["process_id"]) == (0, 0, os.getpid())
     assert 0 < stats["mem_used_gb"] < stats["mem_total_gb"]
     assert stats["process_mem_mb"] > 1
-    assert stats["cpu_threads"] == os.cpu_count()
-    assert 0 < stats["disk_used_gb"] < stats["disk_total_gb"]
-    others = {"host", "os", "cpu_name", "cpu_cores", "cpu_usage_pct", "mem_pct", "disk_pct", "process_threads"}
-    assert others | {"bytes_sent_mb", "bytes_recv_mb"} <= stats.keys()
+    assert {"host", "cpu_usage_pct", "mem_pct", "process_threads"} <= stats.keys()
 
 
 def test_machine_that_cannot_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +290,8 @@ async def test_steps_that_overlap_all_keep_their_leases() -> None:
     assert [len(await store.query_attempts(each.rollout_id)) for each in ended] == [1, 1]
 
 
-@MODES
-async def test_runner_that_cannot_send_heartbeats_works_on(mode: Any, caplog: pytest.LogCaptureFixture) -> None:
+@IN_THREAD_OR_LOOP
+async def test_runner_that_cannot_send_heartbeats_works_on(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(InMemoryLightningStore):
         async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
             raise ConnectionError("the line is dead")
@@ -297,7 +299,7 @@ async def test_runner_that_cannot_send_heartbeats_works_on(mode: Any, caplog: py
     store = Deaf()
     for number in range(3):
         await store.enqueue_rollout(number)
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=3, heartbeat_launch_mode=mode)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3)
     with runner.run_context(agent=succeeds, store=store):
         await runner.iter()
 
@@ -305,9 +307,9 @@ async def test_runner_that_cannot_send_heartbeats_works_on(mode: Any, caplog: py
     assert "lightning.heartbeat_failed worker_id=worker-0" in caplog.text
 
 
-@MODES
+@IN_THREAD_OR_LOOP
 async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
-    mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(heartbeats, "FIRST_SECONDS", 0.01)
 
@@ -320,7 +322,7 @@ async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
 
     store = Slow()
     queued = await store.enqueue_rollout("task")
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_launch_mode=mode)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
     with runner.run_context(agent=succeeds, store=store):
         async with asyncio.timeout(20):
             await runner.iter()
@@ -332,9 +334,9 @@ async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
     assert late.exc_info is None
 
 
-@MODES
+@IN_THREAD_OR_LOOP
 async def test_idle_heartbeat_that_hangs_does_not_hold_up_those_of_the_next_claim(
-    mode: Any, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     class HangsOnce(HeardStore):
         hangs = threading.Event()
@@ -353,7 +355,7 @@ async def test_idle_heartbeat_that_hangs_does_not_hold_up_those_of_the_next_clai
         await store.next_heartbeats(1)
         return 1.0
 
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.06, heartbeat_launch_mode=mode)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.06)
     with runner.run_context(agent=agent, store=store):
         working = asyncio.create_task(runner.iter())
         assert await asyncio.to_thread(store.hangs.wait, 20)
@@ -363,8 +365,8 @@ async def test_idle_heartbeat_that_hangs_does_not_hold_up_those_of_the_next_clai
     assert "the store did not answer within 0.02 s" in caplog.text
 
 
-@MODES
-async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_the_end(mode: Any) -> None:
+@IN_THREAD_OR_LOOP
+async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_the_end() -> None:
     store, told, statistics = HeardStore(), list[Any](), dict[str, int]()
 
     @rollout
@@ -374,7 +376,7 @@ async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_th
         statistics["failed"] = statistics.get("failed", 0) + 1
         return 1.0
 
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=3, heartbeat_interval=100, heartbeat_launch_mode=mode)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3, heartbeat_interval=100)
     runner.statistics = lambda: {**statistics}
     for task in range(3):
         await store.enqueue_rollout(task)
@@ -388,8 +390,8 @@ async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_th
 # What a heartbeat finds out
 
 
-@MODES
-async def test_attempt_whose_lease_was_lost_is_stopped(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+@IN_THREAD_OR_LOOP
+async def test_attempt_whose_lease_was_lost_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     """Heartbeats did not get through for a while; then somebody else has the rollout."""
     clock = FakeClock()
 
@@ -420,7 +422,7 @@ async def test_attempt_whose_lease_was_lost_is_stopped(mode: str, caplog: pytest
             stopped.append(True)
         return 0.0
 
-    ended = await run_one(store, runner_with(mode), agent)
+    ended = await run_one(store, quick_runner(), agent)
 
     assert stopped == [True]
     assert ended.status == "preparing"  # of the other one

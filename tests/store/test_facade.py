@@ -14,10 +14,10 @@ import pytest
 from lightning_core.errors import RunEnded, StoreError
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFacade
-from lightning_core.store.backend import StoreBackend
+from lightning_core.store.backend import Change, StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import present, span_of, turn
+from lightning_core.testing.store.base import present, soon, span_of, turn
 from lightning_core.types import (
     AttemptedRollout,
     EnqueueRolloutRequest,
@@ -325,3 +325,38 @@ async def test_a_store_class_without_the_parameter_of_parents_works_and_keeps_no
     )
     assert second.parent_id is None
     assert await store.get_latest_resources() == second
+
+
+async def test_that_another_process_has_ended_the_run_is_seen_as_soon_as_it_is_told() -> None:
+    class Shared(MemoryBackend):
+        is_shared = True
+
+    backend = Shared()
+    here, there = (StoreFacade(backend, run_id="run-1") for _ in range(2))
+    assert await here.dequeue_rollout() is None  # it has looked just now
+    await there.end_run()
+    backend._listeners.tell([Change("run-1", "", None, None)])
+    with pytest.raises(RunEnded):
+        await here.dequeue_rollout()
+
+
+async def test_a_waiter_that_is_cancelled_while_it_looks_for_work_hands_its_call_on() -> None:
+    class Held(MemoryBackend):
+        is_held = False
+
+        async def claim(self, *args: Any, **options: Any) -> list[RolloutRecord]:
+            if self.is_held:
+                looking.set()
+                await asyncio.Event().wait()
+            return await super().claim(*args, **options)
+
+    looking, backend = asyncio.Event(), Held()
+    store = StoreFacade(backend)
+    first, second = (asyncio.create_task(store.dequeue_rollout(wait_seconds=None)) for _ in range(2))
+    await turn(20)
+    backend.is_held = True
+    queued = await store.enqueue_rollout("task")
+    await looking.wait()
+    backend.is_held = False
+    first.cancel()
+    assert present(await soon(second)).rollout_id == queued.rollout_id

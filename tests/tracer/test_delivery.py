@@ -11,7 +11,7 @@ import pytest
 
 from lightning_core.emitter import emit_message
 from lightning_core.errors import StoreError, TracerError
-from lightning_core.tracer import OtelTracer, Trace, trace as trace_module
+from lightning_core.tracer import OtelTracer, Trace, otel, trace as trace_module
 from lightning_core.tracer.trace import _Delivery
 from lightning_core.types import Span
 
@@ -22,8 +22,9 @@ IDS = {"rollout_id": "ro-1", "attempt_id": "at-1"}
 
 
 @pytest.fixture
-def impatient_tracer() -> Iterator[OtelTracer]:
-    tracer = OtelTracer(store_timeout_seconds=0.01, cancelled_store_timeout_seconds=0.01)
+def impatient_tracer(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtelTracer]:
+    monkeypatch.setattr(otel, "CANCELLED_SECONDS", 0.01)
+    tracer = OtelTracer(store_timeout_seconds=0.01)
     with tracer.lifespan():
         yield tracer
 

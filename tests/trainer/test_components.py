@@ -60,7 +60,7 @@ def test_names_are_looked_up_in_the_registry_that_is_given() -> None:
         (
             {"runner": {"name": "agent", "max_rollout": 2}},
             "runner 'agent' has no option 'max_rollout'; it takes: tracer, max_rollouts, heartbeat_interval, "
-            "heartbeat_launch_mode, heartbeat_include_gpu, reward. Did you mean 'max_rollouts'?",
+            "reward. Did you mean 'max_rollouts'?",
         ),
         (
             {"max_rollouts": 8, "runner": LitAgentRunner(OtelTracer())},

@@ -52,10 +52,7 @@ class AgentOpsTracer(OtelTracer):
     or the tracer `weave` is at work. Patches stay after `teardown`, and record nothing.
 
     Args:
-        export_timeout_seconds: See `OtelTracer`.
         store_timeout_seconds: See `OtelTracer`.
-        cancelled_store_timeout_seconds: See `OtelTracer`.
-        global_provider: See `OtelTracer`.
     """
 
     tracer_name = NAME
@@ -70,17 +67,11 @@ class AgentOpsTracer(OtelTracer):
     def __init__(
         self,
         *,
-        export_timeout_seconds: float = 1.0,
         store_timeout_seconds: float = 30.0,
-        cancelled_store_timeout_seconds: float = 1.0,
-        global_provider: bool = True,
     ) -> None:
         super().__init__(
             store_timeout_seconds=store_timeout_seconds,
-            cancelled_store_timeout_seconds=cancelled_store_timeout_seconds,
-            export_timeout_seconds=export_timeout_seconds,
             instrument=(),
-            global_provider=global_provider,
         )
 
     def _turn_on(self, undo: ExitStack) -> None:

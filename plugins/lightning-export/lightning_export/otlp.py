@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import agent_calls
 from lightning_core.adapter.conversation import chat_text
-from lightning_core.adapter.current_names import with_current_names
+from lightning_core.emitter import get_rewards_from_span
 from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import readable
-from lightning_core.types import RolloutMode, Span, SpanContext, TraceStatus
+from lightning_core.types import Event, RolloutMode, Span, SpanContext, TraceStatus
 from lightning_core.types.span import StatusCode
 from lightning_export.attempts import Ended, Reading, Wanted, agent_of, read_ended
 
@@ -42,7 +42,7 @@ def otlp(
     mode: RolloutMode | None = None,
     redact: bool = False,
 ) -> str:
-    """Send each rollout's last attempt as one trace, under the current names of OpenTelemetry's GenAI conventions.
+    """Send each rollout's last attempt as one trace, with the names that its spans were recorded under.
 
     The root is a span `invoke_agent`, with the task, the last answer and the rewards. Ids of traces are made of the
     attempt's, so that sending a run again does not make other traces.
@@ -93,13 +93,12 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
     attempt = ended.rollout.attempt
     trace_id = hashlib.sha256(attempt.attempt_id.encode()).hexdigest()[:32]
     root_id = trace_id[16:]
-    spans = [with_current_names(span) for span in ended.spans]
-    known = {span.span_id for span in spans}
+    known = {span.span_id for span in ended.spans}
     ids = {
         LightningResourceAttributes.ROLLOUT_ID.value: ended.rollout.rollout_id,
         LightningResourceAttributes.ATTEMPT_ID.value: attempt.attempt_id,
     }
-    times = [time for span in spans for time in (span.start_time, span.end_time) if time is not None]
+    times = [time for span in ended.spans for time in (span.start_time, span.end_time) if time is not None]
     root = Span.from_attributes(
         attributes=_root_attributes(ended, agent),
         name=f"invoke_agent {agent}",
@@ -109,9 +108,9 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
         end_time=max([attempt.end_time or attempt.start_time, *times]),
         status=TraceStatus(status_code=_STATUSES.get(ended.rollout.status, "UNSET")),
     )
-    root.events = [event for span in spans for event in span.events if event.name == genai.EVALUATION_EVENT]
+    root.events = [event for span in ended.spans for event in _evaluations(span)]
     found = [readable(root, resource=Resource({"service.name": agent, **ids}))]
-    for span in spans:
+    for span in ended.spans:
         links = [
             link.model_copy(update={"context": link.context.model_copy(update=_ids(link.context))})
             for link in span.links
@@ -122,11 +121,20 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
                 "span_id": _id(span.span_id, 16),
                 "links": links,
                 "parent_id": _id(span.parent_id, 16) if span.parent_id in known else root_id,
-                "events": [event for event in span.events if event.name != genai.EVALUATION_EVENT],
             }
         )
         found.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
     return found
+
+
+def _evaluations(span: Span) -> Iterator[Event]:
+    try:
+        rewards = get_rewards_from_span(span)
+    except ValueError:  # a broken reward is not one
+        return
+    for reward in rewards:
+        attributes = {genai.EVALUATION_NAME: reward.name, genai.EVALUATION_VALUE: reward.value}
+        yield Event(name=genai.EVALUATION_EVENT, attributes=attributes, timestamp=span.end_time)
 
 
 def _id(given: str | None, length: int) -> str:

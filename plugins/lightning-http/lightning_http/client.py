@@ -17,8 +17,8 @@ from urllib.parse import quote, urlencode
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
-from lightning_core.store.arguments import as_ids, as_int, as_timeout, make_request, make_requests, takes_fields
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, Unset
+from lightning_core.store.operations import as_ids, as_int, as_timeout, make_request, make_requests, takes_fields
 from lightning_core.store.query import check_page
 from lightning_core.types import (
     Attempt,

@@ -15,7 +15,7 @@ from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, count
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
 
-__all__ = ["LabelDict", "PrometheusMetricsBackend"]
+__all__ = ["LabelDict", "MetricsBackend", "PrometheusMetricsBackend"]
 
 LabelDict = dict[str, str]
 
@@ -31,25 +31,15 @@ class PrometheusMetricsBackend(MetricsBackend):
         self.registry = REGISTRY if registry is None else registry
         self._metrics: dict[str, Any] = _of_process if registry is None else {}
 
-    def has_prometheus(self) -> bool:
-        """Prometheus can read it."""
-        return True
-
-    def register_counter(
-        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
-    ) -> None:
+    def register_counter(self, name: str, label_names: Sequence[str] = ()) -> None:
         """See `MetricsBackend.register_counter`."""
         self._register(Counter, name, label_names)
 
     def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
+        self, name: str, label_names: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
     ) -> None:
         """See `MetricsBackend.register_histogram`."""
-        self._register(Histogram, name, label_names, buckets=tuple(LATENCY_BUCKETS if buckets is None else buckets))
+        self._register(Histogram, name, label_names, buckets=tuple(buckets))
 
     async def inc_counter(self, name: str, amount: float = 1.0, labels: LabelDict | None = None) -> None:
         """See `MetricsBackend.inc_counter`."""
@@ -59,9 +49,9 @@ class PrometheusMetricsBackend(MetricsBackend):
         """See `MetricsBackend.observe_histogram`."""
         self._find(name, labels).observe(value)
 
-    def _register(self, kind: Any, name: str, label_names: Sequence[str] | None, **options: Any) -> None:
+    def _register(self, kind: Any, name: str, label_names: Sequence[str], **options: Any) -> None:
         if name not in self._metrics:
-            about, labels = f"{name}, a {kind.__name__.lower()}.", tuple(label_names or ())
+            about, labels = f"{name}, a {kind.__name__.lower()}.", tuple(label_names)
             self._metrics[name] = kind(name.replace(".", "_"), about, labels, registry=self.registry, **options)
 
     def _find(self, name: str, labels: LabelDict | None) -> Any:
@@ -84,12 +74,6 @@ SELDOM = 20.0
 """A store that needs longer to count what it holds, as a database does, counts after so many times as long again."""
 
 _WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
-_GPU = {
-    "util_pct": "agl_gpu_utilization_percent",
-    "mem_used_mb": "agl_gpu_memory_used_mib",
-    "mem_total_mb": "agl_gpu_memory_total_mib",
-    "temp_c": "agl_gpu_temperature_celsius",
-}
 """What a heartbeat says -> the metric."""
 
 
@@ -102,8 +86,8 @@ class Metrics:
 
     def __init__(self, tracker: MetricsBackend | None = None) -> None:
         self._tracker = PrometheusMetricsBackend(CollectorRegistry()) if tracker is None else tracker
-        self._tracker.register_counter("agl.http.total", _LABELS, group_level=2)
-        self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
+        self._tracker.register_counter("agl.http.total", _LABELS)
+        self._tracker.register_histogram("agl.http.latency", _LABELS)
         self._in_flight = 0
         self._statistics = LightningStoreStatistics()
         self._counting = asyncio.Lock()
@@ -175,7 +159,6 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
     yield "agl_queue_depth", {}, sum(number for status, number in live.items() if status in _QUEUED)
     for status in ("idle", "busy", "unknown"):
         yield "agl_workers", {"status": status}, sum(worker.status == status for worker in workers)
-    gpus: dict[tuple[str, str], Mapping[str, Any]] = {}
     heard = [(worker.last_heartbeat_time, worker) for worker in workers if worker.last_heartbeat_time is not None]
     for last, worker in sorted(heard, key=lambda each: each[0]):
         if now - last > GONE_SECONDS:
@@ -186,16 +169,6 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
         for key, name in _WORKER.items():
             if _is_number(stats.get(key)):
                 yield name, whose, stats[key]
-        told_of = stats.get("gpus")
-        for number, gpu in enumerate(told_of if isinstance(told_of, list | tuple) else ()):
-            if isinstance(gpu, Mapping):
-                gpus[whose["host"], str(number)] = (
-                    gpu  # several workers of a machine tell of the same: the newest counts
-                )
-    for (host, place), gpu in gpus.items():
-        for key, name in _GPU.items():
-            if _is_number(gpu.get(key)):
-                yield name, {"host": host, "gpu": place, "name": well_formed(str(gpu.get("gpu", "")))}, gpu[key]
 
 
 def _is_number(value: Any) -> bool:

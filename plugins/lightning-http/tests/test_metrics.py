@@ -8,16 +8,13 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from lightning_core.utils.metrics import (
-    ConsoleMetricsBackend,
-    PrometheusMetricsBackend,
-    tracked,
-)
+from lightning_core.utils.metrics import PrometheusMetricsBackend
 from lightning_http import LightningStoreServer, metrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_core.emitter import emit_reward
+from lightning_core.errors import NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.store.base import span_of
 
@@ -36,14 +33,11 @@ def scrape(url: str) -> dict[str, float]:
         return read_page(answer.read())
 
 
-GPU = {"gpu": "H100", "util_pct": 50, "mem_used_mb": 1000, "mem_total_mb": 80_000, "temp_c": 40}
-
-
 async def end_two_of_three(store: InMemoryLightningStore) -> None:
     """Let one rollout succeed and one fail, and a third wait."""
     for mode in ("train", "train", "val"):
         await store.enqueue_rollout("task", mode=mode)
-    beat = {"host": "m1", "cpu_usage_pct": 20.0, "mem_pct": 30.0, "gpus": [GPU]}
+    beat = {"host": "m1", "cpu_usage_pct": 20.0, "mem_pct": 30.0}
     for worker in ("w-1", "w-2"):
         await store.update_worker(worker, beat)
     for status in ("succeeded", "failed"):
@@ -87,9 +81,8 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_workers{status=idle}": 1,
         "agl_workers{status=unknown}": 1,
         "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
-        "agl_gpu_memory_used_mib{gpu=0, host=m1, name=H100}": 1000,
-        "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
-        "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
+        "agl_store_total{method=enqueue_rollout, status=OK}": 3,
+        "agl_store_total{method=dequeue_rollout, status=OK}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,
         "agl_http_total{method=GET, path=/v1/agl/rollouts/{rollout_id}, status=404}": 1,
         "agl_store_records{kind=rollouts}": 3,
@@ -120,7 +113,7 @@ async def test_what_takes_long_to_count_is_not_counted_at_each_scrape(monkeypatc
     assert store.counted == 1
 
 
-@pytest.mark.parametrize("odd", [{"gpus": 3}, {"gpus": ["x"]}, {"host": "a\ud800"}, {"cpu_usage_pct": 10**400}])
+@pytest.mark.parametrize("odd", [{"host": "a\ud800"}, {"cpu_usage_pct": 10**400}])
 async def test_an_odd_heartbeat_hides_no_other_metric(odd):
     store = InMemoryLightningStore()
     await store.update_worker("w-1", odd)
@@ -128,12 +121,23 @@ async def test_an_odd_heartbeat_hides_no_other_metric(odd):
         assert (await asyncio.to_thread(scrape, f"{server.url}/metrics"))["agl_workers{status=unknown}"] == 1
 
 
-async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
-    def closed(line: str) -> None:
+async def test_a_call_of_the_store_is_counted_with_how_it_ended():
+    registry = CollectorRegistry()
+    store = InMemoryLightningStore(tracker=PrometheusMetricsBackend(registry))
+    with pytest.raises(NotFound):
+        await store.start_attempt("ro-none")
+    assert read_page(generate_latest(registry))["agl_store_total{method=start_attempt, status=NotFound}"] == 1
+
+
+class Closed(PrometheusMetricsBackend):
+    """One that counts nothing any more."""
+
+    async def inc_counter(self, *args, **kwargs):
         raise OSError("the pipe is closed")
 
-    console = ConsoleMetricsBackend(write=closed, log_interval_seconds=0.0)
-    store = InMemoryLightningStore(tracker=console)
+
+async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
+    store = InMemoryLightningStore(tracker=Closed(CollectorRegistry()))
     rollout = await store.start_rollout("task")
     used = {"calls": "abc", "cost": float("nan"), "input_tokens": [1], "output_tokens": 4}
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded", metadata={"usage": used})
@@ -157,21 +161,3 @@ async def test_the_dashboard_asks_for_what_there_is(counted):
             }
             assert labels <= has, target["expr"]
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
-
-
-async def test_a_tracked_method_is_counted_with_how_it_ended():
-    class Shop:
-        tracker = PrometheusMetricsBackend(CollectorRegistry())
-
-        @tracked("sell")
-        async def sell(self, number: int) -> int:
-            return 10 // number
-
-    Shop.tracker.register_counter("agl.store.total", ("method", "store_pubmeth", "status"))
-    Shop.tracker.register_histogram("agl.store.latency", ("method", "store_pubmeth", "status"))
-    assert await Shop().sell(5) == 2
-    with pytest.raises(ZeroDivisionError):
-        await Shop().sell(0)
-    counts = read_page(generate_latest(Shop.tracker.registry))
-    for status in ("OK", "ZeroDivisionError"):
-        assert counts[f"agl_store_total{{method=sell, status={status}, store_pubmeth=sell}}"] == 1

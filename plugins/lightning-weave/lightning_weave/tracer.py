@@ -24,11 +24,8 @@ class WeaveTracer(OtelTracer):
 
     Args:
         store_timeout_seconds: How long leaving a trace waits for the store.
-        cancelled_store_timeout_seconds: The same when it was cancelled.
-        export_timeout_seconds: How long the last `teardown` waits for an OTLP endpoint.
         instrument: OpenTelemetry instrumentors to turn on besides; see `OtelTracer`. Those of model clients would
             record calls that Weave records too.
-        global_provider: See `OtelTracer`.
     """
 
     tracer_name = "weave"
@@ -44,17 +41,11 @@ class WeaveTracer(OtelTracer):
         self,
         *,
         store_timeout_seconds: float = 30.0,
-        cancelled_store_timeout_seconds: float = 1.0,
-        export_timeout_seconds: float = 1.0,
         instrument: Sequence[str] = (),
-        global_provider: bool = True,
     ) -> None:
         super().__init__(
             store_timeout_seconds=store_timeout_seconds,
-            cancelled_store_timeout_seconds=cancelled_store_timeout_seconds,
-            export_timeout_seconds=export_timeout_seconds,
             instrument=instrument,
-            global_provider=global_provider,
         )
         self._session: Session | None = None
 

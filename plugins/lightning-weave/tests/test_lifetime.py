@@ -161,6 +161,6 @@ def test_it_is_found_by_its_name_and_importing_it_imports_no_weave() -> None:
     assert default_registry().load("tracers", "weave") is WeaveTracer
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Trainer(tracer={"name": "weave", "export_timeout_seconds": 1.0})
+        Trainer(tracer={"name": "weave", "store_timeout_seconds": 30.0})
     check = "import sys, lightning_weave; sys.exit('weave' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=200, check=False).returncode == 0
