@@ -97,6 +97,7 @@ which is taken out and put in again would wrap the client's functions once more 
 """
 _awaited: set[str] = set()
 """Those that start when their client is imported."""
+_variables_set: list[str] = []
 
 _Loaded = tuple[EntryPoint, Any]
 """What is installed under a name, and its instrumentor, or the error that it raised instead."""
@@ -119,7 +120,7 @@ def unrecorded_clients() -> dict[str, str]:
 def start_instrumenting(names: Iterable[str]) -> list[str]:
     """Turn instrumentors on, unless they are on already; some wait for their client's import.
 
-    From then on the environment asks them to record messages, unless it says otherwise.
+    While any is on, the environment asks them to record messages, unless it says otherwise.
 
     Args:
         names: Names of entry points, and `genai`. An instrumentor that is meant by `genai` alone and does not work is
@@ -217,6 +218,7 @@ def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
         else:
             _running[name] = _providers[type(instrumentor)] = provider
             return True
+    _restore_environment()
     if required:
         raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {failure!r}") from failure
     logger.log(
@@ -249,6 +251,23 @@ def _release(held: Iterable[str]) -> None:
         _users[name] -= 1
         if _users[name] == 0 and name in _running:
             _running.pop(name).close()
+    _restore_environment()
+
+
+def _ask_for_messages() -> None:
+    for variable, value in _RECORD_MESSAGES.items():
+        if variable not in os.environ:
+            os.environ[variable] = value
+            _variables_set.append(variable)
+
+
+def _restore_environment() -> None:
+    if any(_users.values()):
+        return
+    while _variables_set:
+        variable = _variables_set.pop()
+        if os.environ.get(variable) == _RECORD_MESSAGES[variable]:
+            del os.environ[variable]
 
 
 def _offers() -> dict[str, EntryPoint]:
@@ -268,9 +287,32 @@ def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def carry_context() -> None:
-    """Have threads and executors carry the context of the caller that starts them, from now on."""
+_carrying_users = 0
+_carrying_is_ours = False
+
+
+def start_carrying_context() -> None:
+    """Have threads and executors carry the context of the caller that starts them, unless they do already."""
+    global _carrying_users, _carrying_is_ours
     with _lock:
+        _carrying_users += 1
         instrumentor = ThreadingInstrumentor()
-        if not instrumentor.is_instrumented_by_opentelemetry:
+        if _carrying_users == 1 and not instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.instrument()
+            _carrying_is_ours = True
+
+
+def stop_carrying_context() -> None:
+    """Undo `start_carrying_context` after its last user, unless the application had turned it on."""
+    global _carrying_users, _carrying_is_ours
+    with _lock:
+        _carrying_users -= 1
+        if _carrying_users == 0 and _carrying_is_ours:
+            _carrying_is_ours = False
+            instrumentor = ThreadingInstrumentor()
+            if instrumentor.is_instrumented_by_opentelemetry:
+                instrumentor.uninstrument()
+            # opentelemetry-instrumentation-threading<=0.66b1 leaves a wrapper of Thread.start on Timer, which
+            # has no start of its own.
+            if "start" in vars(threading.Timer):
+                del threading.Timer.start

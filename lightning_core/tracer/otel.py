@@ -33,8 +33,9 @@ from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.export import export_from_environment, nanoseconds
 from lightning_core.tracer.instrumentors import (
     GENAI,
-    carry_context,
+    start_carrying_context,
     start_instrumenting,
+    stop_carrying_context,
     stop_instrumenting,
     unrecorded_clients,
 )
@@ -145,7 +146,8 @@ class OtelTracer(Tracer):
             raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
         become_global_provider()
         undo.callback(stop_instrumenting, start_instrumenting(self._instrument))
-        carry_context()
+        start_carrying_context()
+        undo.callback(stop_carrying_context)
         self._provider, self._otel_tracer = provider, otel_tracer
 
     @asynccontextmanager

@@ -291,15 +291,14 @@ OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 
 @pytest.mark.usefixtures("openai")
-def test_instrumentors_are_asked_to_record_messages_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(CONTENT, "")  # so that it is unset again
-    monkeypatch.delenv(CONTENT)
+def test_instrumentors_are_asked_to_record_messages_while_they_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONTENT, raising=False)
     monkeypatch.setenv(OPT_IN, "http")
     with OtelTracer().lifespan():
         assert os.environ[CONTENT] == "SPAN_ONLY"
         assert os.environ[OPT_IN] == "http"
+    assert CONTENT not in os.environ
+    assert os.environ[OPT_IN] == "http"
 
 
 def test_names_of_the_list_are_written_as_they_are_compared() -> None:

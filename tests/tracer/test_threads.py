@@ -28,12 +28,19 @@ def instrumented_by_somebody_else() -> Iterator[ThreadingInstrumentor]:
         del threading.Timer.start
 
 
-def test_threading_is_patched_once_in_a_process() -> None:
-    with OtelTracer().lifespan():
-        before = patched()
-        assert ThreadingInstrumentor().is_instrumented_by_opentelemetry
-    with OtelTracer().lifespan():
-        assert patched() == before
+def test_threading_is_as_before_after_the_last_teardown_in_the_process() -> None:
+    before = patched()
+    first, second = OtelTracer(), OtelTracer()
+    first.init()
+    first.init()
+    second.init()
+    assert patched() != before
+    first.teardown()
+    first.teardown()
+    assert patched() != before
+    second.teardown()
+    assert patched() == before
+    second.teardown()
     assert patched() == before
 
 
