@@ -51,7 +51,7 @@ GROUP: Final = "lightning_core.former"
 """The entry-point group of the hook: a module with the functions of `lightning_legacy.former`."""
 
 NAMES: Final = re.compile(
-    "AlgorithmFunc.*|ComponentSpec|LightningSpanProcessor|RewardPydanticModel|TraceTree|"
+    "AlgorithmFunc.*|ComponentSpec|LightningSpanProcessor|LinkPydanticModel|RewardPydanticModel|TraceTree|"
     "STORE_WRITE_TIMEOUT_SECONDS|find_final_reward|find_reward_spans|get_reward_value|is_finished|is_queuing|"
     "is_reward_span|is_running|with_active_tracer_context"
 )

@@ -61,3 +61,12 @@ class RewardAttributes(Enum):
 
     REWARD_NAME = "name"
     REWARD_VALUE = "value"
+
+
+class LinkAttributes(Enum):
+    """What each link of the list under `LightningSpanAttributes.LINK` has."""
+
+    KEY_MATCH = "key_match"
+    """The attribute that the linked span has (`trace_id` and `span_id` mean the span's own ids)."""
+    VALUE_MATCH = "value_match"
+    """The value of that attribute."""

@@ -1,16 +1,20 @@
 """What an agent calls to say how it went, and how to read that from a trace."""
 
-from lightning_core.emitter.attributes import (
-    extract_tags_from_attributes,
-    flatten_attributes,
-    make_tag_attributes,
-)
+from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.emitter.emission import (
     SpanRecordingContext,
     SpanSink,
     emit_exception,
     get_active_sink,
     with_active_sink,
+)
+from lightning_core.emitter.links import (
+    LinkMatch,
+    extract_links_from_attributes,
+    extract_tags_from_attributes,
+    make_link_attributes,
+    make_tag_attributes,
+    query_linked_spans,
 )
 from lightning_core.emitter.message import (
     emit_annotation,
@@ -32,6 +36,7 @@ from lightning_core.rewards import (
 )
 
 __all__ = [
+    "LinkMatch",
     "NamedReward",
     "OperationContext",
     "SpanLike",
@@ -42,6 +47,7 @@ __all__ = [
     "emit_message",
     "emit_object",
     "emit_reward",
+    "extract_links_from_attributes",
     "extract_tags_from_attributes",
     "find_final_reward",
     "find_reward_spans",
@@ -52,8 +58,10 @@ __all__ = [
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
+    "make_link_attributes",
     "make_tag_attributes",
     "operation",
+    "query_linked_spans",
     "reward",
     "with_active_sink",
 ]

@@ -1,14 +1,12 @@
-"""From the nested attributes that a person writes to the flat ones that a span has; and tags."""
+"""From the nested attributes that a person writes to the flat ones that a span has."""
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from lightning_core.rewards import listed
-from lightning_core.semconv import LightningSpanAttributes
 from lightning_core.types.span import plain_attributes
 from lightning_core.types.text import hide_attempt_keys
 
@@ -107,40 +105,3 @@ def _recordable(value: Any, depth: int) -> Any:
     except Exception as exc:
         return f"<cannot be read: {type(exc).__name__}>"
     return text_of(value)
-
-
-_TAG_PREFIX = LightningSpanAttributes.TAG.value
-
-
-def make_tag_attributes(tags: Sequence[str]) -> dict[str, Any]:
-    """Make the attributes that tag a span: for `emit_annotation`, or as `attributes` of any emitter.
-
-    Args:
-        tags: Any words, such as `["reward.extrinsic", "model:small"]`.
-
-    Raises:
-        TypeError: When a tag is not a string, or `tags` is one.
-    """
-    if isinstance(tags, str):
-        raise TypeError(f"tags are a list of strings, got the string {tags!r}; put it into a list")
-    for tag in tags:
-        if not isinstance(tag, str):
-            raise TypeError(f"a tag must be a str, got {tag!r} ({type(tag).__name__})")
-    return {f"{_TAG_PREFIX}.{position}": tag for position, tag in enumerate(tags)}
-
-
-def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
-    """Read the tags of a span from its attributes, in their order; none when it has none.
-
-    Raises:
-        ValueError: When a tag is not a string.
-    """
-    whole = attributes.get(_TAG_PREFIX)
-    if whole is None:
-        tags = [attributes[name] for name in listed(attributes, _TAG_PREFIX)]
-    else:
-        tags = list(whole) if isinstance(whole, (list, tuple)) else [whole]
-    for tag in tags:
-        if not isinstance(tag, str):
-            raise ValueError(f"{_TAG_PREFIX!r} holds {tag!r} ({type(tag).__name__}), where a str belongs")
-    return tags

@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MethodType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import final_reward_in
@@ -31,15 +32,31 @@ class MetricsBackend(ABC):
     A name has dots, as in `agl.store.total`. What raises for a wrong name or wrong labels raises `ValueError`.
     """
 
+    def has_prometheus(self) -> bool:
+        """Whether Prometheus can read it."""
+        return False
+
     @abstractmethod
-    def register_counter(self, name: str, label_names: Sequence[str] = ()) -> None:
-        """Register a counter, with the labels that each value has."""
+    def register_counter(
+        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
+    ) -> None:
+        """Register a counter.
+
+        Args:
+            name: Its name.
+            label_names: The labels that each value has.
+            group_level: How many of them, the first ones, are told apart where values are shown together.
+        """
 
     @abstractmethod
     def register_histogram(
-        self, name: str, label_names: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
+        self,
+        name: str,
+        label_names: Sequence[str] | None = None,
+        buckets: Sequence[float] | None = None,
+        group_level: int | None = None,
     ) -> None:
-        """Register a histogram; `buckets` are the upper bounds."""
+        """Register a histogram; `buckets` are the upper bounds, None for those of the backend."""
 
     @abstractmethod
     async def inc_counter(self, name: str, amount: float = 1.0, labels: dict[str, str] | None = None) -> None:
@@ -64,45 +81,58 @@ def _tell_once(kind: str, text: str) -> None:
     logger.error("lightning.not_counted cause=%s: %s; metrics are incomplete", kind, text)
 
 
-_CALL_LABELS = ("method", "status")
+MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+_CALL_LABELS = ("method", "store_pubmeth", "status")
+_called: ContextVar[str | None] = ContextVar("called", default=None)
 
 
-def _tracked(name: str, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Count and time the calls of an operation of a store in its `tracker`, waits included.
+def tracked(name: str) -> Callable[[MethodT], MethodT]:
+    """Decorate an async method: its calls are counted and timed in the `tracker` of its object, if that has one.
 
-    The label `method` is its name, and `status` is `OK` or the class of what was raised.
+    `agl.store.total` and `agl.store.latency` have the labels `method`, this name; `store_pubmeth`, the tracked method
+    that was called from outside; and `status`, `OK` or the class of what was raised. Waits are part of the time.
     """
 
-    @functools.wraps(method)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        status, began = "OK", time.perf_counter()
-        try:
-            return await method(self, *args, **kwargs)
-        except BaseException as exc:
-            status = type(exc).__name__
-            raise
-        finally:
-            labels = {"method": name, "status": status}
-            with counting():
-                await self.tracker.inc_counter("agl.store.total", labels=labels)
-                await self.tracker.observe_histogram("agl.store.latency", time.perf_counter() - began, labels=labels)
+    def decorate(method: MethodT) -> MethodT:
+        @functools.wraps(method)
+        async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            tracker: MetricsBackend | None = getattr(self, "tracker", None)
+            if tracker is None:
+                return await method(self, *args, **kwargs)
+            outermost, status, began = _called.get() or name, "OK", time.perf_counter()
+            token = _called.set(outermost)
+            try:
+                return await method(self, *args, **kwargs)
+            except BaseException as exc:
+                status = type(exc).__name__
+                raise
+            finally:
+                _called.reset(token)
+                labels = dict(zip(_CALL_LABELS, (name, outermost, status), strict=True))
+                with counting():
+                    await tracker.inc_counter("agl.store.total", labels=labels)
+                    await tracker.observe_histogram("agl.store.latency", time.perf_counter() - began, labels=labels)
 
-    return call
+        return call  # type: ignore[return-value]  # it takes what the method takes
+
+    return decorate
 
 
 def track(store: Any, tracker: MetricsBackend, operations: Sequence[str]) -> None:
     """Let these operations of a store be tracked, and register what `track_end` counts."""
-    tracker.register_counter("agl.store.total", _CALL_LABELS)
-    tracker.register_histogram("agl.store.latency", _CALL_LABELS)
-    tracker.register_counter("agl.rollouts.total", ("status", "mode"))
-    tracker.register_histogram("agl.rollouts.duration", ("status", "mode"), DURATION_BUCKETS)
+    tracker.register_counter("agl.store.total", _CALL_LABELS, group_level=1)
+    tracker.register_histogram("agl.store.latency", _CALL_LABELS, LATENCY_BUCKETS, group_level=1)
+    tracker.register_counter("agl.rollouts.total", ("status", "mode"), group_level=1)
+    tracker.register_histogram("agl.rollouts.duration", ("status", "mode"), DURATION_BUCKETS, group_level=1)
     tracker.register_histogram("agl.rollouts.wait", ("mode",), DURATION_BUCKETS)
-    tracker.register_histogram("agl.rollouts.reward", ("mode",), REWARD_BUCKETS)
-    tracker.register_counter("agl.attempts.total", ("status",))
+    tracker.register_histogram("agl.rollouts.reward", ("mode",), REWARD_BUCKETS, group_level=1)
+    tracker.register_counter("agl.attempts.total", ("status",), group_level=1)
     for name in _USAGE.values():
         tracker.register_counter(name)
     for operation in operations:
-        setattr(store, operation, MethodType(_tracked(operation, getattr(type(store), operation)), store))
+        method = tracked(operation)(getattr(type(store), operation))
+        setattr(store, operation, MethodType(method, store))
 
 
 _USAGE = {

@@ -15,7 +15,7 @@ from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, count
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
 
-__all__ = ["LabelDict", "MetricsBackend", "PrometheusMetricsBackend"]
+__all__ = ["LabelDict", "PrometheusMetricsBackend"]
 
 LabelDict = dict[str, str]
 
@@ -31,15 +31,25 @@ class PrometheusMetricsBackend(MetricsBackend):
         self.registry = REGISTRY if registry is None else registry
         self._metrics: dict[str, Any] = _of_process if registry is None else {}
 
-    def register_counter(self, name: str, label_names: Sequence[str] = ()) -> None:
+    def has_prometheus(self) -> bool:
+        """Prometheus can read it."""
+        return True
+
+    def register_counter(
+        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
+    ) -> None:
         """See `MetricsBackend.register_counter`."""
         self._register(Counter, name, label_names)
 
     def register_histogram(
-        self, name: str, label_names: Sequence[str] = (), buckets: Sequence[float] = LATENCY_BUCKETS
+        self,
+        name: str,
+        label_names: Sequence[str] | None = None,
+        buckets: Sequence[float] | None = None,
+        group_level: int | None = None,
     ) -> None:
         """See `MetricsBackend.register_histogram`."""
-        self._register(Histogram, name, label_names, buckets=tuple(buckets))
+        self._register(Histogram, name, label_names, buckets=tuple(LATENCY_BUCKETS if buckets is None else buckets))
 
     async def inc_counter(self, name: str, amount: float = 1.0, labels: LabelDict | None = None) -> None:
         """See `MetricsBackend.inc_counter`."""
@@ -49,9 +59,9 @@ class PrometheusMetricsBackend(MetricsBackend):
         """See `MetricsBackend.observe_histogram`."""
         self._find(name, labels).observe(value)
 
-    def _register(self, kind: Any, name: str, label_names: Sequence[str], **options: Any) -> None:
+    def _register(self, kind: Any, name: str, label_names: Sequence[str] | None, **options: Any) -> None:
         if name not in self._metrics:
-            about, labels = f"{name}, a {kind.__name__.lower()}.", tuple(label_names)
+            about, labels = f"{name}, a {kind.__name__.lower()}.", tuple(label_names or ())
             self._metrics[name] = kind(name.replace(".", "_"), about, labels, registry=self.registry, **options)
 
     def _find(self, name: str, labels: LabelDict | None) -> Any:
@@ -86,8 +96,8 @@ class Metrics:
 
     def __init__(self, tracker: MetricsBackend | None = None) -> None:
         self._tracker = PrometheusMetricsBackend(CollectorRegistry()) if tracker is None else tracker
-        self._tracker.register_counter("agl.http.total", _LABELS)
-        self._tracker.register_histogram("agl.http.latency", _LABELS)
+        self._tracker.register_counter("agl.http.total", _LABELS, group_level=2)
+        self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
         self._in_flight = 0
         self._statistics = LightningStoreStatistics()
         self._counting = asyncio.Lock()

@@ -8,13 +8,16 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
-from lightning_core.utils.metrics import PrometheusMetricsBackend
+from lightning_core.utils.metrics import (
+    ConsoleMetricsBackend,
+    PrometheusMetricsBackend,
+    tracked,
+)
 from lightning_http import LightningStoreServer, metrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_core.emitter import emit_reward
-from lightning_core.errors import NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.store.base import span_of
 
@@ -81,8 +84,8 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_workers{status=idle}": 1,
         "agl_workers{status=unknown}": 1,
         "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
-        "agl_store_total{method=enqueue_rollout, status=OK}": 3,
-        "agl_store_total{method=dequeue_rollout, status=OK}": 2,
+        "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
+        "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,
         "agl_http_total{method=GET, path=/v1/agl/rollouts/{rollout_id}, status=404}": 1,
         "agl_store_records{kind=rollouts}": 3,
@@ -121,23 +124,12 @@ async def test_an_odd_heartbeat_hides_no_other_metric(odd):
         assert (await asyncio.to_thread(scrape, f"{server.url}/metrics"))["agl_workers{status=unknown}"] == 1
 
 
-async def test_a_call_of_the_store_is_counted_with_how_it_ended():
-    registry = CollectorRegistry()
-    store = InMemoryLightningStore(tracker=PrometheusMetricsBackend(registry))
-    with pytest.raises(NotFound):
-        await store.start_attempt("ro-none")
-    assert read_page(generate_latest(registry))["agl_store_total{method=start_attempt, status=NotFound}"] == 1
-
-
-class Closed(PrometheusMetricsBackend):
-    """One that counts nothing any more."""
-
-    async def inc_counter(self, *args, **kwargs):
+async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
+    def closed(line: str) -> None:
         raise OSError("the pipe is closed")
 
-
-async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
-    store = InMemoryLightningStore(tracker=Closed(CollectorRegistry()))
+    console = ConsoleMetricsBackend(write=closed, log_interval_seconds=0.0)
+    store = InMemoryLightningStore(tracker=console)
     rollout = await store.start_rollout("task")
     used = {"calls": "abc", "cost": float("nan"), "input_tokens": [1], "output_tokens": 4}
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded", metadata={"usage": used})
@@ -161,3 +153,21 @@ async def test_the_dashboard_asks_for_what_there_is(counted):
             }
             assert labels <= has, target["expr"]
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
+
+
+async def test_a_tracked_method_is_counted_with_how_it_ended():
+    class Shop:
+        tracker = PrometheusMetricsBackend(CollectorRegistry())
+
+        @tracked("sell")
+        async def sell(self, number: int) -> int:
+            return 10 // number
+
+    Shop.tracker.register_counter("agl.store.total", ("method", "store_pubmeth", "status"))
+    Shop.tracker.register_histogram("agl.store.latency", ("method", "store_pubmeth", "status"))
+    assert await Shop().sell(5) == 2
+    with pytest.raises(ZeroDivisionError):
+        await Shop().sell(0)
+    counts = read_page(generate_latest(Shop.tracker.registry))
+    for status in ("OK", "ZeroDivisionError"):
+        assert counts[f"agl_store_total{{method=sell, status={status}, store_pubmeth=sell}}"] == 1

@@ -54,7 +54,7 @@ PLACES: Final[dict[str, str]] = {
     "runner": "",
     "runner.agent": "runner",
     "runner.legacy": "lightning_legacy",
-    "semconv": "RewardPydanticModel=emitter:NamedReward",
+    "semconv": "LinkPydanticModel=emitter:LinkMatch RewardPydanticModel=emitter:NamedReward",
     "server": "lightning_legacy",
     "store": "",
     "store.base": "lightning_legacy.names",
@@ -73,7 +73,7 @@ PLACES: Final[dict[str, str]] = {
     "types.tracer": "types emitter lightning_legacy.names",
     "utils": "",
     "utils.id": "lightning_legacy.names",
-    "utils.metrics": "lightning_http.metrics",
+    "utils.metrics": "lightning_http.metrics lightning_legacy.metrics",
     "utils.otel": "lightning_legacy.otel emitter",
     "utils.otlp": "lightning_legacy.otlp",
     "utils.server_launcher": "LaunchMode=lightning_legacy.names:LaunchMode "

@@ -41,7 +41,7 @@ async def test_the_decorator_reward_emits_what_a_function_returns(path: str) -> 
         ("types.tracer", "Span"),
         ("litagent", "LitAgent"),
         ("reward", "find_final_reward"),
-        ("utils.otel", "make_tag_attributes"),
+        ("utils.otel", "query_linked_spans"),
         ("store.threading", "LightningStoreThreaded"),
     ],
 )
