@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Literal, NamedTuple, get_args
 
+from lightning_core.errors import StoreError
 from lightning_core.lifecycle import ENDED, Request, RolloutRecord
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.query import Condition, Query
@@ -19,6 +20,8 @@ DocumentKind = Literal["resources", "workers", "state"]
 
 REQUEST_SECONDS: Final = 86_400.0
 """How long `remember_requests` keeps a request, at least."""
+
+_MAX_REQUESTS_KEPT = 1_000
 
 
 class Change(NamedTuple):
@@ -162,13 +165,19 @@ class StoreBackend(ABC):
             One page, and the number of matches on all pages. The spans belong to the caller.
         """
 
-    @abstractmethod
     async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
         """Write spans in place of those that are kept of the same rollout, attempt and id; others are skipped.
 
         Their names, times and numbers are those that are kept. They are all spans of their rollouts, in the order in
         which `find_spans` gives them. The backend owns the spans that it is given.
+
+        Raises:
+            StoreError: By default: then `LightningStore.drop_content` cannot be used.
         """
+        raise StoreError(
+            f"{type(self).__name__} has no method replace_spans, so it cannot drop the content of spans; delete the "
+            "rollouts (delete_rollouts), or add the method"
+        )
 
     @abstractmethod
     async def put_document(
@@ -207,7 +216,6 @@ class StoreBackend(ABC):
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
 
-    @abstractmethod
     async def remember_requests(
         self, run_id: str, owner: str, requests: Sequence[Request], *, now: float, wanted: str
     ) -> Request | None:
@@ -215,6 +223,9 @@ class StoreBackend(ABC):
 
         A request that is kept already stays as it is. The cost does not grow with their number: a call forgets at most
         twice as many that are older than `REQUEST_SECONDS` as it is given.
+
+        By default a document of the kind `state` keeps the newest 1,000 requests of an owner: override it where one
+        has more in that time, or where they are to be deleted with their owner.
 
         Args:
             run_id: The run that they belong to.
@@ -226,6 +237,18 @@ class StoreBackend(ABC):
         Returns:
             The request of that id, or None when none is kept.
         """
+        key = f"lightning.requests/{owner}"
+        while True:
+            document = await self.get_document(run_id, "state", key)
+            kept = {} if document is None else document.value
+            added = {
+                each.request_id: [now, each.attempt_id, each.digest] for each in requests if each.request_id not in kept
+            }
+            newest = [*kept.items(), *added.items()][-_MAX_REQUESTS_KEPT:]
+            value = {request_id: each for request_id, each in newest if each[0] > now - REQUEST_SECONDS}
+            revision = 0 if document is None else document.revision
+            if not added or await self.put_document(run_id, "state", key, value, revision=revision) is not None:
+                return Request(wanted, *kept[wanted][1:]) if wanted in kept else None
 
     @abstractmethod
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
