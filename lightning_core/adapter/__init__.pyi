@@ -17,6 +17,9 @@ from .messages import (
     OpenAIMessages as OpenAIMessages,
     TraceToMessages as TraceToMessages,
 )
+from .rewards import (
+    RewardMatchPolicy as RewardMatchPolicy,
+)
 from .trajectory import (
     RefusalReason as RefusalReason,
     RefusedAnswer as RefusedAnswer,
@@ -43,6 +46,7 @@ __all__ = [
     "OtelTraceAdapter",
     "RefusalReason",
     "RefusedAnswer",
+    "RewardMatchPolicy",
     "RowCall",
     "RowStart",
     "TraceAdapter",

@@ -3,6 +3,7 @@
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from lightning_core.adapter.tree import TraceTree, in_order
@@ -14,6 +15,24 @@ _LATE_SECONDS = 0.25
 
 Rewards = tuple[NamedReward, ...]
 """The rewards of one span, the primary one first."""
+
+
+class RewardMatchPolicy(StrEnum):
+    """How a reward finds its call. Each reward is of one call, and each call has one reward at most.
+
+    The latest call is the one that began last.
+    """
+
+    FIRST_SIBLING = "first_sibling"
+    """It is of the latest call beside it, under the same parent, that had ended and has no reward yet."""
+
+    FIRST_OCCURRENCE = "first_occurrence"
+    """It is of the latest call of the whole attempt that had ended and has no reward yet."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "RewardMatchPolicy":
+        names = ", ".join(repr(policy.value) for policy in cls)
+        raise ValueError(f"reward_match={value!r} is not known; it is one of {names}")
 
 
 class Moment(NamedTuple):
@@ -90,12 +109,13 @@ def began_after(call: Span, reward: Span) -> bool:
     return 0.0 < call.start_time - reward.end_time <= _LATE_SECONDS
 
 
-def match_in_tree(tree: TraceTree, calls: Mapping[int, int]) -> dict[int, Rewards]:
-    """Give each reward to the latest call of the attempt that had ended and has none yet, by times.
+def match_in_tree(policy: RewardMatchPolicy, tree: TraceTree, calls: Mapping[int, int]) -> dict[int, Rewards]:
+    """Give each reward to a call, by times and, for `FIRST_SIBLING`, by parents.
 
     Where a call or a reward has no times, the order of the spans counts instead, for all of them.
 
     Args:
+        policy: How a reward finds its call.
         tree: The attempt's spans.
         calls: For `id()` of the node of each call, the call's key.
 
@@ -107,9 +127,16 @@ def match_in_tree(tree: TraceTree, calls: Mapping[int, int]) -> dict[int, Reward
     told = [(node, calls.get(id(node)), rewards_by_span.get(id(node.span), ())) for node in nodes]
     told = [(node, key, rewards) for node, key, rewards in told if key is not None or rewards]
     times = _times([node for node, _, _ in told])
-    return match_in_turn(
-        Moment(*times[place], key=key, rewards=rewards) for place, (_, key, rewards) in enumerate(told)
-    )
+    moments = {
+        id(node): Moment(*times[place], key=key, rewards=rewards) for place, (node, key, rewards) in enumerate(told)
+    }
+    if policy is RewardMatchPolicy.FIRST_OCCURRENCE:
+        return match_in_turn(moments.values())
+    matched: dict[int, Rewards] = {}
+    for node in nodes:
+        # A call is in one list of children only, so no two of these are about the same call.
+        matched |= match_in_turn(moments[id(child)] for child in node.children if id(child) in moments)
+    return matched
 
 
 def _times(nodes: Sequence[TraceTree]) -> list[tuple[float, float]]:

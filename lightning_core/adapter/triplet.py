@@ -1,6 +1,7 @@
 """From the spans that a tracer recorded to triplets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.adapter import genai
@@ -8,9 +9,10 @@ from lightning_core.adapter.attributes import decoded, entries, nested
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, agent_calls, call_of
 from lightning_core.adapter.conversation import chat_messages
-from lightning_core.adapter.rewards import match_by_sequence, match_in_tree
+from lightning_core.adapter.rewards import RewardMatchPolicy, match_by_sequence, match_in_tree
 from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.tree import in_order
+from lightning_core.former import former
 from lightning_core.types import Span, Triplet
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     - `prompt`: `token_ids`, `raw_content` (the messages as recorded) and `image_urls`;
     - `response`: `token_ids`, `raw_content` (the choices as recorded), and `logprobs` where they were recorded;
-    - `reward`: the primary one, or None; a reward is of the latest call that had ended and has none yet;
+    - `reward`: the primary one, or None;
     - `metadata`: `request`, `response`, `response_id`, `agent_name`, and `error` when the call failed.
 
     `token_ids` are the span's own list or tuple, for a prompt may be long; do not change them. They are an empty list
@@ -46,6 +48,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
             conventions and of OpenInference are also matched as `openai.chat.completion`.
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
+        reward_match: How a reward finds its call.
 
     Raises:
         ValueError: When an option has a value that it does not take.
@@ -57,11 +60,15 @@ class TracerTraceToTriplet(TraceToTripletBase):
         llm_call_match: str = r"openai\.chat\.completion",
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
+        _skip_empty_token_spans: bool = False,
     ) -> None:
         self.repair_hierarchy = repair_hierarchy
         self.llm_call_match = llm_call_match
         self.agent_match = agent_match
         self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
+        self.reward_match = RewardMatchPolicy(reward_match)
+        self._skip_empty_token_spans = _skip_empty_token_spans
         self._selector = CallSelector(
             repair_hierarchy=repair_hierarchy,
             llm_call_match=llm_call_match,
@@ -83,15 +90,50 @@ class TracerTraceToTriplet(TraceToTripletBase):
         """
         return self.adapt_tree(self._selector.tree(_spans(source))) if source else []
 
-    def adapt_tree(self, tree: "TraceTree") -> list[Triplet]:
-        """Return the triplets of an attempt whose spans are a tree, as it stands; see `adapt`."""
+    def adapt_tree(
+        self, tree: "TraceTree", span_to_triplet: Callable[[Span, str], Triplet] | None = None
+    ) -> list[Triplet]:
+        """Return the triplets of an attempt whose spans are a tree, as it stands; see `adapt`.
+
+        Args:
+            tree: The tree.
+            span_to_triplet: Makes a triplet of a call's first span and its agent's name; None for `triplet_of`.
+        """
         selected = self._selector.select(tree)
-        rewards = match_in_tree(tree, {id(one.node): number for number, one in enumerate(selected)})
-        triplets = [triplet_of(call_of(one.spans, order), one.agent_name) for order, one in enumerate(selected)]
+        calls = [call_of(one.spans, order) for order, one in enumerate(selected)]
+        pairs = [(one, call) for one, call in zip(selected, calls, strict=True) if self._is_wanted(call)]
+        rewards = match_in_tree(
+            self.reward_match, tree, {id(one.node): number for number, (one, _) in enumerate(pairs)}
+        )
+        triplets = [
+            span_to_triplet(call.spans[0], one.agent_name) if span_to_triplet else triplet_of(call, one.agent_name)
+            for one, call in pairs
+        ]
         return [
             triplet.model_copy(update={"reward": rewards[number][0].value if number in rewards else None})
             for number, triplet in enumerate(triplets)
         ]
+
+    def visualize(
+        self,
+        source: "Sequence[Span] | Sequence[ReadableSpan]",
+        /,
+        filename: str | Path | None = "trace_tree",
+        interested_span_match: str | None = None,
+        **options: Any,
+    ) -> "TraceTree":
+        """Write a drawing of the spans, and return their tree; see `lightning_legacy.trees.draw`.
+
+        Raises:
+            NeedsLegacy: When lightning-legacy is not installed.
+        """
+        draw = former(f"{type(self).__name__}.visualize draws a trace; agl show RUN ROLLOUT prints it").draw
+        tree = self._selector.tree(_spans(source))
+        draw(tree, filename, interested_span_match, **options)
+        return tree
+
+    def _is_wanted(self, call: ModelCall) -> bool:
+        return not self._skip_empty_token_spans or bool(call.prompt_token_ids and call.response_token_ids)
 
 
 def _spans(source: "Sequence[Span] | Sequence[ReadableSpan]") -> list[Span]:

@@ -144,8 +144,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
     optional = (GENAI_INSTRUMENTORS & offers.keys()) - required if GENAI in wanted else set()
     later = {name for name in optional if name in _CLIENT_OF and _CLIENT_OF[name] not in sys.modules}
     if required | optional:
-        for variable, value in _RECORD_MESSAGES.items():
-            os.environ.setdefault(variable, value)
+        _ask_for_messages()
     # Before the lock: another thread may import the same client, and then wait for the lock.
     loaded = {name: _load(offers[name]) for name in (required | optional) - later}
     held: list[str] = []

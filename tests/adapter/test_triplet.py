@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from lightning_core.adapter import TracerTraceToTriplet
+from lightning_core.adapter import RewardMatchPolicy, TracerTraceToTriplet
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Triplet
 
@@ -40,11 +40,12 @@ def test_a_call_becomes_a_triplet_with_tokens_contents_and_metadata():
     )
 
 
-def test_a_call_without_tokens_has_empty_lists():
+def test_a_call_without_tokens_has_empty_lists_and_can_be_left_out():
     trace = TraceBuilder()
     trace.call()
     trace.call([1], [2])
     assert [triplet.prompt["token_ids"] for triplet in triplets(trace)] == [[], [1]]
+    assert len(triplets(trace, _skip_empty_token_spans=True)) == 1
 
 
 def test_a_failed_call_says_so_in_its_metadata():
@@ -138,6 +139,19 @@ def test_each_reward_is_of_the_latest_call_that_had_ended_and_has_none():
     assert [triplet.reward for triplet in triplets(trace)] == [0.2, 0.1, 0.3]
 
 
+def test_by_siblings_a_reward_is_of_a_call_under_the_same_parent():
+    trace = TraceBuilder()
+    one = trace.span("step", start=0.0, end=100.0)
+    other = trace.span("step", start=0.0, end=100.0)
+    trace.call([1], [1], parent=one, start=1.0)
+    trace.call([2], [2], parent=other, start=3.0)
+    trace.reward(0.5, parent=one, start=5.0)
+    options = {"repair_hierarchy": False}
+    by_sibling = triplets(trace, reward_match=RewardMatchPolicy.FIRST_SIBLING, **options)
+    assert [triplet.reward for triplet in by_sibling] == [0.5, None]
+    assert [triplet.reward for triplet in triplets(trace, reward_match="first_occurrence", **options)] == [None, 0.5]
+
+
 def test_without_times_the_order_of_the_spans_decides_about_rewards():
     trace = TraceBuilder()
     for number in (1, 2):
@@ -146,7 +160,9 @@ def test_without_times_the_order_of_the_spans_decides_about_rewards():
     assert [triplet.reward for triplet in triplets(trace)] == [1.0, 2.0]
 
 
-def test_a_pattern_that_is_none_is_refused():
+def test_an_unknown_policy_or_pattern_is_refused_with_what_is_allowed():
+    with pytest.raises(ValueError, match=r"'last' is not known; it is one of 'first_sibling', 'first_occurrence'"):
+        TracerTraceToTriplet(reward_match="last")
     with pytest.raises(ValueError, match=r"llm_call_match='\[' is not a regular expression"):
         TracerTraceToTriplet(llm_call_match="[")
 

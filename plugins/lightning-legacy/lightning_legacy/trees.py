@@ -1,16 +1,18 @@
 """Drawings of traces, and the methods of a `TraceTree` that agentlightning 0.3 had."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning_core.adapter import tree
+from lightning_core.adapter.calls import call_of
 from lightning_core.adapter.dialects import response_id
-from lightning_core.adapter.rewards import is_reward_computation
+from lightning_core.adapter.rewards import RewardMatchPolicy, is_reward_computation, match_in_tree
 from lightning_core.adapter.selection import CallSelector
-from lightning_core.adapter.triplet import TracerTraceToTriplet, image_urls
+from lightning_core.adapter.triplet import TracerTraceToTriplet, image_urls, triplet_of
 from lightning_core.rewards import get_reward_value
-from lightning_core.types import Triplet
+from lightning_core.types import Span, Triplet
 
 _LINES = {
     "mermaid": ("flowchart TD", '    n{0}["{1}"]', "    n{0} --> n{1}", "", ".mmd"),
@@ -137,9 +139,19 @@ class TraceTree(tree.TraceTree):
             known |= ids
         return found
 
+    def match_rewards(self, reward_match: str, llm_calls: Sequence[tree.TraceTree]) -> dict[str, float | None]:
+        """Return the reward of each call that has one, by the id of its node."""
+        numbers = {id(node): number for number, node in enumerate(llm_calls)}
+        found = match_in_tree(RewardMatchPolicy(reward_match), self, numbers)
+        return {llm_calls[number].id: rewards[0].value for number, rewards in found.items()}
+
     def extract_prompt_image_urls(self, prompt_raw_content: Any) -> list[str]:
         """Return the URLs of the images in recorded messages."""
         return image_urls(prompt_raw_content)
+
+    def span_to_triplet(self, span: Span, agent_name: str) -> Triplet:
+        """Return the triplet of a model call's span, without a reward."""
+        return triplet_of(call_of([span], 0), agent_name)
 
     def to_trajectory(
         self,
@@ -147,7 +159,9 @@ class TraceTree(tree.TraceTree):
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
         dedup_llm_call: bool = True,
+        reward_match: RewardMatchPolicy | str = "first_occurrence",
         final_reward: float | None = None,
+        _skip_empty_token_spans: bool = False,
     ) -> list[Triplet]:
         """Return the triplets of the model calls at or below this node; see `TracerTraceToTriplet`.
 
@@ -156,6 +170,7 @@ class TraceTree(tree.TraceTree):
             agent_match: See `TracerTraceToTriplet`.
             exclude_llm_call_in_reward: See `TracerTraceToTriplet`.
             dedup_llm_call: Has no effect: a call that several spans recorded is one.
+            reward_match: See `TracerTraceToTriplet`.
             final_reward: The reward of the last call, in the place of its own; None to leave that.
         """
         adapter = TracerTraceToTriplet(
@@ -163,8 +178,11 @@ class TraceTree(tree.TraceTree):
             llm_call_match=llm_call_match,
             agent_match=agent_match,
             exclude_llm_call_in_reward=exclude_llm_call_in_reward,
+            reward_match=reward_match,
+            _skip_empty_token_spans=_skip_empty_token_spans,
         )
-        triplets = adapter.adapt_tree(self)
+        makes = type(self).span_to_triplet is not TraceTree.span_to_triplet
+        triplets = adapter.adapt_tree(self, self.span_to_triplet if makes else None)
         if final_reward is not None and triplets:
             triplets[-1] = triplets[-1].model_copy(update={"reward": final_reward})
         return triplets
