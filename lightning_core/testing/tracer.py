@@ -469,6 +469,14 @@ class TracerSuite:
                     tracer.create_span("once")
             assert [span.name for span in await self.ours(traced)] == ["once"]
 
+    async def test_a_coroutine_function_can_be_run_in_a_trace(self, tracer: Tracer) -> None:
+        async def double(number: int) -> int:
+            tracer.create_span("doubled")
+            return 2 * number
+
+        assert await tracer.trace_run_async(double, 4) == 8
+        assert [span.name for span in tracer.get_last_trace() if self.is_ours(span)] == ["doubled"]
+
     # What the tracer's library records of functions
 
     async def test_traced_functions_belong_to_the_trace_that_calls_them(

@@ -1,26 +1,68 @@
 """What a tracer is, and which one is active."""
 
+import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    AsyncExitStack,
     ExitStack,
     asynccontextmanager,
     contextmanager,
 )
-from typing import TYPE_CHECKING, Any
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.context import attach, detach
 
 from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.emitter.emission import OK, get_active_sink, record_locally, with_active_sink
+from lightning_core.errors import TracerError
 from lightning_core.tracer.trace import Trace, with_current_trace
 from lightning_core.types import Span, SpanCoreFields, TraceStatus
 
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
+
+
+ResultT = TypeVar("ResultT")
+
+_MISSING = object()
+
+
+def run_inline(
+    manager: AbstractAsyncContextManager[Any], func: Callable[..., ResultT], *args: Any, **kwargs: Any
+) -> ResultT:
+    """Enter the manager, call the function, leave the manager; return what the function returned.
+
+    An event loop runs for the manager only, so the function may start one of its own. Context variables that are set
+    on the way stay set in the calling context, as they do in `async with`.
+
+    Raises:
+        TracerError: When an event loop runs in this thread already.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise TracerError(
+            "trace_run was called where an event loop runs; await trace_run_async, or use `async with trace_context()`"
+        )
+    context, stack = copy_context(), AsyncExitStack()
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(stack.enter_async_context(manager), context=context)
+            try:
+                result = context.run(func, *args, **kwargs)
+            except BaseException:
+                runner.run(stack.__aexit__(*sys.exc_info()), context=context)
+                raise
+            runner.run(stack.aclose(), context=context)
+            return result
+    finally:
+        for variable, value in context.items():
+            if variable.get(_MISSING) is not value:
+                variable.set(value)
 
 
 class Tracer:
@@ -143,6 +185,28 @@ class Tracer:
             ValueError: For an attribute that no span can have, on entering; it is named.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement operation_context")
+
+    def trace_run(self, func: Callable[..., ResultT], *args: Any, **kwargs: Any) -> ResultT:
+        """Call a function in a trace of its own, and return what it returns; for scripts and for debugging.
+
+        The spans are only collected: `get_last_trace` has them. The function runs in this thread, and in the calling
+        context, with no event loop running.
+
+        Raises:
+            TracerError: When the tracer was not initialised, or an event loop runs in this thread already.
+        """
+        return run_inline(self.trace_context(getattr(func, "__name__", None)), func, *args, **kwargs)
+
+    async def trace_run_async(self, func: Callable[..., Awaitable[ResultT]], *args: Any, **kwargs: Any) -> ResultT:
+        """Await a coroutine function in a trace of its own, and return what it returns.
+
+        The spans are only collected: `get_last_trace` has them.
+
+        Raises:
+            TracerError: When the tracer was not initialised.
+        """
+        async with self.trace_context(getattr(func, "__name__", None)):
+            return await func(*args, **kwargs)
 
     def get_langchain_handler(self) -> Any:
         """Return the callback handler that LangChain agents need to be traced; None where they need none."""

@@ -170,6 +170,7 @@ class OtelTracer(Tracer):
         run_id = getattr(store, "run_id", None) if rollout_id is not None else None
         resource = self._provider.resource_of(rollout_id, attempt_id, self.tracer_name)
         trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, resource=resource)
+        trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider), self._open(trace):
                 yield trace

@@ -7,8 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.errors import TracerError
@@ -50,6 +51,7 @@ class Trace:
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.resource = resource
+        self.otel_tracer: otel.Tracer | None = None
         # Reentrant: the garbage collector may end a span in the middle of any of these methods, in the same thread.
         self._lock = threading.RLock()
         self._spans: list[Span] = []
@@ -104,6 +106,23 @@ class Trace:
         elif listener is not None:
             listener()
         return accepted
+
+    def start_span(self, name: str, *args: Any, **kwargs: Any) -> otel.Span:
+        """Start a span by hand; see `opentelemetry.trace.Tracer`, as which 0.3 used what `trace_context` gives.
+
+        Raises:
+            TracerError: When the trace is not of an OpenTelemetry tracer.
+        """
+        return self._otel().start_span(name, *args, **kwargs)
+
+    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Start a span by hand for a `with` block; see `start_span`."""
+        return self._otel().start_as_current_span(name, *args, **kwargs)
+
+    def _otel(self) -> otel.Tracer:
+        if self.otel_tracer is None:
+            raise TracerError("this trace is not of an OpenTelemetry tracer; take an OtelTracer to make spans by hand")
+        return self.otel_tracer
 
     def drop(self, span_name: str, error: Exception | None = None) -> None:
         """Count a span that ended too late, or could not be read: with this error."""
