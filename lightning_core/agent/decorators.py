@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import (
@@ -22,21 +22,25 @@ from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTe
 _RESOURCES: dict[str, type[Resource]] = {"llm": LLM, "prompt_template": PromptTemplate}
 _INJECTED = (*_RESOURCES, "resources", "rollout")
 
+Decorator = Callable[[Callable[..., Any]], "FunctionalLitAgent"]
+
 
 class FunctionalLitAgent(LitAgent[Any]):
     """Calls a function with the task and what else it has parameters for.
 
     Args:
         function: Sync or async; see `rollout`.
+        strip_proxy: Whether it sees a `ProxyLLM` as the plain `LLM` of its attempt, ready to be called.
 
     Raises:
         InvalidAgent: When its parameters are not those of an agent.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
         # Its name and its docs; not its attributes, which are ours where a callable object has the same ones.
         functools.update_wrapper(self, function, updated=())
         self._function = function
+        self._strip_proxy = strip_proxy
         self._injected = _check_parameters(function)
         self._is_async = is_coroutine_function(function)
 
@@ -61,7 +65,7 @@ class FunctionalLitAgent(LitAgent[Any]):
         return await self._function(task, **self._arguments(resources, rollout))
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
-        if isinstance(rollout, AttemptedRollout):
+        if self._strip_proxy and isinstance(rollout, AttemptedRollout):
             resources = resolved(resources, rollout)
         arguments: dict[str, Any] = {}
         for parameter in self._injected:
@@ -97,32 +101,59 @@ def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
     return FunctionalLitAgent(function)
 
 
-def llm_rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
-    """Make an agent of a function with a parameter `llm`; see `rollout`.
+@overload
+def llm_rollout(function: Callable[..., Any], *, strip_proxy: bool = True) -> FunctionalLitAgent: ...
+
+
+@overload
+def llm_rollout(function: None = None, *, strip_proxy: bool = True) -> Decorator: ...
+
+
+def llm_rollout(
+    function: Callable[..., Any] | None = None, *, strip_proxy: bool = True
+) -> FunctionalLitAgent | Decorator:
+    """Make an agent of a function with a parameter `llm`; with or without parentheses. See `rollout`.
+
+    Args:
+        function: The function.
+        strip_proxy: False for an agent that wants a `ProxyLLM` as it is, to make its URL by itself.
 
     Raises:
         InvalidAgent: When it has no parameter `llm`, or an unknown required one.
     """
-    return _needing("llm", function)
+    return _decorated(function, "llm", strip_proxy=strip_proxy)
 
 
-def prompt_rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
-    """Make an agent of a function with a parameter `prompt_template`; see `rollout`.
+@overload
+def prompt_rollout(function: Callable[..., Any]) -> FunctionalLitAgent: ...
+
+
+@overload
+def prompt_rollout(function: None = None) -> Decorator: ...
+
+
+def prompt_rollout(function: Callable[..., Any] | None = None) -> FunctionalLitAgent | Decorator:
+    """Make an agent of a function with a parameter `prompt_template`; with or without parentheses. See `rollout`.
 
     Raises:
         InvalidAgent: When it has no parameter `prompt_template`, or an unknown required one.
     """
-    return _needing("prompt_template", function)
+    return _decorated(function, "prompt_template")
 
 
-def _needing(parameter: str, function: Callable[..., Any]) -> FunctionalLitAgent:
-    agent = FunctionalLitAgent(function)
-    if parameter not in inspect.signature(function).parameters:
-        raise InvalidAgent(
-            f"agent {name_of(function)} has no parameter {parameter!r}, which this decorator gives it; "
-            "add it, or use @rollout"
-        )
-    return agent
+def _decorated(
+    function: Callable[..., Any] | None, needs: str, *, strip_proxy: bool = True
+) -> FunctionalLitAgent | Decorator:
+    def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
+        agent = FunctionalLitAgent(function, strip_proxy=strip_proxy)
+        if needs not in inspect.signature(function).parameters:
+            raise InvalidAgent(
+                f"agent {name_of(function)} has no parameter {needs!r}, which this decorator gives it; "
+                "add it, or use @rollout"
+            )
+        return agent
+
+    return decorate if function is None else decorate(function)
 
 
 def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import secrets
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
+from lightning_core.concurrency import in_daemon_thread
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -63,8 +65,8 @@ from lightning_core.types import (
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1
-"""How often a runner that waits looks whether it is to stop."""
+THREAD_WAIT_SECONDS = 0.2
+"""How long a thread that waits for a stop signal may outlive the interest in it."""
 
 
 class LitAgentRunner(Runner[T_task]):
@@ -208,13 +210,15 @@ class LitAgentRunner(Runner[T_task]):
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
+        event: StopEvent | None = None,
     ) -> Rollout:
         resources_id = None if resources is None else (await self.store.add_resources(resources)).resources_id
-        async with self.heartbeats.beating():
+        async with self.heartbeats.beating(), _stop_of(event) as stop:
             started = await self.store.start_rollout(
                 input, mode=mode, resources_id=resources_id, worker_id=self.heartbeats.worker_id
             )
-            outcome = await self._run(started)
+            async with self._cancelling(started.rollout_id, stop):
+                outcome = await self._run(started, stop=stop, may_requeue=False)
         if outcome.error is not None and not outcome.was_stopped:
             raise outcome.error
         rollout = await self.store.get_rollout_by_id(started.rollout_id)
@@ -271,9 +275,9 @@ class LitAgentRunner(Runner[T_task]):
         left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
         return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
 
-    async def _run(self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any] | None" = None) -> Outcome:
-        """Run an attempt; one without `stop` is a step, whose rollout is never queued again."""
-        may_requeue = stop is not None
+    async def _run(
+        self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any]", may_requeue: bool = True
+    ) -> Outcome:
         assignment = Assignment(rollout, self.store)
         here = current_runner.set(self)
         try:
@@ -285,7 +289,7 @@ class LitAgentRunner(Runner[T_task]):
                     if outcome.is_fault:
                         outcome.pause_seconds = self._pause_seconds(rollout, outcome, began) if may_requeue else None
                         log_fault(self.store, rollout.attempt, outcome)
-                        if stop is not None and outcome.pause_seconds:  # until its model may answer
+                        if outcome.pause_seconds:  # until its model may answer
                             ends = (assignment.stopped, stop)
                             await asyncio.wait(ends, timeout=outcome.pause_seconds, return_when="FIRST_COMPLETED")
                             if assignment.stopped.done():
@@ -449,19 +453,48 @@ class LitAgentRunner(Runner[T_task]):
         if self._hooks is not None and hook in self._hooks.listened:
             await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
+    @asynccontextmanager
+    async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any]") -> AsyncIterator[None]:
+        """Cancel a rollout when it is time to stop; the store tells the runner that executes it."""
+
+        async def cancel() -> None:
+            await asyncio.wait((stop,))
+            await self.store.update_rollout(rollout_id, status="cancelled")
+
+        task = asyncio.create_task(cancel(), name=f"stop event of {rollout_id}")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.warning("lightning.rollout_not_cancelled rollout_id=%s", rollout_id, exc_info=error)
+
 
 @asynccontextmanager
 async def _stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any]"]:
-    """Give a future, during the block, that is done soon after the event is set; never without an event."""
+    """Give a future, during the block, that is done as soon as the event is set; never without an event.
 
-    async def watch() -> None:
-        while event is None or not event.is_set():  # noqa: ASYNC110  # it may be of a thread or of another process
-            await asyncio.sleep(LOOK_SECONDS)
+    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
+    """
+    left = threading.Event()
 
-    stop = asyncio.get_running_loop().create_future() if event is None else asyncio.ensure_future(watch())
+    def watch() -> None:
+        blocking: Any = event  # its wait takes a timeout, which asyncio's does not
+        while not blocking.wait(THREAD_WAIT_SECONDS) and not left.is_set():
+            pass
+
+    stop: asyncio.Future[Any]
+    if event is None:
+        stop = asyncio.get_running_loop().create_future()
+    elif inspect.iscoroutinefunction(event.wait):
+        stop = asyncio.ensure_future(event.wait())
+    else:
+        stop = in_daemon_thread(watch, name="stop event")
     try:
         yield stop
     finally:
+        left.set()
         stop.cancel()
         await asyncio.wait((stop,))
 

@@ -26,6 +26,10 @@ class StopEvent(Protocol):
         """Whether to stop."""
         ...
 
+    def wait(self) -> Any:
+        """Wait until it is set: as a coroutine, or blocking, and then with a timeout as an optional argument."""
+        ...
+
 
 T_task = TypeVar("T_task", default=Any)
 """What the agent's tasks are; for type checkers."""
@@ -83,6 +87,7 @@ class Runner(Generic[T_task]):
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
+        event: StopEvent | None = None,
     ) -> Rollout:
         """Run the agent once on an input, past the queue. The rollout is never queued, whatever happens.
 
@@ -90,6 +95,7 @@ class Runner(Generic[T_task]):
             input: The task.
             resources: What the agent uses, which becomes the latest version; None for the present one.
             mode: What the rollout is for.
+            event: The agent is stopped, and the rollout cancelled, once it is set.
 
         Returns:
             The rollout, ended.

@@ -312,6 +312,8 @@ class LightningStore(ABC):
         sort_order: SortOrder = "asc",
         limit: int = -1,
         offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
         """Return the rollouts that meet the conditions, which are named after the fields.
 
@@ -320,6 +322,8 @@ class LightningStore(ABC):
             sort_by: A field that holds numbers or strings; None for the order of creation.
             limit: The size of the page; -1 for all.
             offset: How many matches to skip.
+            status: Older name of `status_in`, which wins.
+            rollout_ids: Older name of `rollout_id_in`, which wins.
         """
 
     @abstractmethod

@@ -190,6 +190,9 @@ def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T
     return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
 
+_OLDER_NAMES = {"status": "status_in", "rollout_ids": "rollout_id_in"}
+
+
 def query_method(
     declared: Callable[P, Awaitable[R]], model: type[BaseModel]
 ) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -210,6 +213,9 @@ def query_method(
             if is_twice or given.keys() != signature.parameters.keys():
                 signature.bind(*args, **kwargs)  # says what is wrong, much slower
             others = [given.pop(name) for name in names]
+            for old, new in _OLDER_NAMES.items():
+                if (value := given.pop(old, None)) is not None and given[new] is None:
+                    given[new] = value
             return await run(*others, make_query(model, **given))
 
         find.__signature__ = signature  # type: ignore[attr-defined]

@@ -76,9 +76,20 @@ async def test_main_resource_of_a_kind_goes_before_the_first() -> None:
 PROXY = ProxyLLM(endpoint="http://proxy/v1", model="small", api_key="key", sampling_parameters={"temperature": 0})
 
 
+async def test_proxy_llm_is_left_as_it_is_where_it_is_asked_for() -> None:
+    @llm_rollout(strip_proxy=False)
+    def agent(task: Any, llm: LLM, resources: NamedResources) -> Any:
+        return llm, resources
+
+    assert await call(agent, {"model": PROXY}) == (PROXY, {"model": PROXY})
+
+
 @pytest.mark.parametrize(
     ("decorate", "name"),
-    [(llm_rollout, "llm"), (prompt_rollout, "prompt_template")],
+    [
+        *((decorate, "llm") for decorate in (llm_rollout, llm_rollout(), llm_rollout(strip_proxy=True))),
+        *((decorate, "prompt_template") for decorate in (prompt_rollout, prompt_rollout())),
+    ],
 )
 async def test_decorator_of_a_kind_gives_its_resource(decorate: Any, name: str) -> None:
     agent = decorate(with_parameters((name,), is_async=True))
@@ -91,7 +102,7 @@ def test_decorator_of_a_kind_wants_its_parameter() -> None:
     with pytest.raises(InvalidAgent, match="agent has no parameter 'llm', which this decorator gives it; add it, or"):
         llm_rollout(agent)
     with pytest.raises(InvalidAgent, match="agent has no parameter 'prompt_template'"):
-        prompt_rollout(agent)
+        prompt_rollout()(agent)
 
 
 async def test_proxy_llm_is_resolved_for_the_attempt() -> None:

@@ -1,9 +1,6 @@
 """Every command says how it is used, and a shell can complete it."""
 
-import os
 import re
-import subprocess
-import sys
 
 import click
 import pytest

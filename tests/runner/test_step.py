@@ -48,6 +48,21 @@ def endless() -> Endless:
     return Endless()
 
 
+@pytest.mark.parametrize("event_kind", [asyncio.Event, threading.Event])
+async def test_event_stops_the_agent_of_a_step(
+    store: InMemoryLightningStore, endless: Endless, event_kind: Any
+) -> None:
+    event = event_kind()
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=endless, store=store):
+        running = asyncio.create_task(runner.step("task", event=event))
+        await endless.started.wait()
+        event.set()
+        ended = await running
+
+    assert ended.status == "cancelled"
+
+
 async def test_step_that_is_cancelled_leaves_no_work_for_others(
     store: InMemoryLightningStore, endless: Endless
 ) -> None:

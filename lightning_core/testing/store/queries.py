@@ -51,6 +51,14 @@ class QueryBehaviour(StoreBehaviour):
         assert await found(rollout_id_in=[ids[2]], status_in=["cancelled"], filter_logic="or") == [0, 2, 3]
         assert await found(filter_logic="or") == [0, 1, 2, 3]
 
+    async def test_older_names_of_conditions_still_work(self, store: LightningStore) -> None:
+        first, second = await store.enqueue_rollout(1), await store.enqueue_rollout(2)
+        await store.update_rollout(first.rollout_id, status="cancelled")
+        assert [item.input for item in await store.query_rollouts(status=["queuing"])] == [2]
+        assert [item.input for item in await store.query_rollouts(rollout_ids=[first.rollout_id])] == [1]
+        both = await store.query_rollouts(rollout_ids=[first.rollout_id], rollout_id_in=[second.rollout_id])
+        assert [item.input for item in both] == [2]
+
     async def test_rollouts_are_sorted_and_none_comes_before_every_value(
         self, store: LightningStore, clock: FakeClock
     ) -> None:

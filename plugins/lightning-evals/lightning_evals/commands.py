@@ -209,10 +209,10 @@ def check(
     import asyncio
     import dataclasses
 
+    from lightning_core.agent.grader_check import candidate_of, check_grader
     from lightning_core.config import load_job
     from lightning_core.errors import ConfigError
     from lightning_core.texts import visible
-    from lightning_core.agent.grader_check import candidate_of, check_grader
 
     job = load_job(config, overrides=overrides, dry_run=True)
     candidate = candidate_of(job.environment, job.grader, job.config.initial_resources, reference)
