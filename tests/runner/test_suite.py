@@ -10,8 +10,3 @@ pytestmark = pytest.mark.usefixtures("nothing_left_running")
 class TestLitAgentRunner(RunnerSuite):
     def make_runner(self, *, max_rollouts: int | None = None) -> LitAgentRunner:
         return LitAgentRunner(OtelTracer(), max_rollouts=max_rollouts)
-
-
-class TestHeartbeatsInTheLoop(RunnerSuite):
-    def make_runner(self, *, max_rollouts: int | None = None) -> LitAgentRunner:
-        return LitAgentRunner(OtelTracer(), max_rollouts=max_rollouts, heartbeat_launch_mode="asyncio")
