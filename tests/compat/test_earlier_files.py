@@ -61,8 +61,8 @@ def test_config_file_means_what_it_meant(folder: Path, expected: Any) -> None:
     assert [line for line in then if line not in now] == [
         "  cancelled_store_timeout_seconds: 1.0",
         "  export_timeout_seconds: 1.0",
+        "  global_provider: true",
         "  heartbeat_launch_mode: thread",
-        "  heartbeat_include_gpu: false",
         "  terminate_timeout: 10.0",
         "  main_process: algorithm",
         "  start_method: spawn",
