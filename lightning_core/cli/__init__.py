@@ -55,7 +55,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("init", "run", "train", "resume", "worker"),
     "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import", "tasks"),
     "Check": ("environments", "check", "eval", "gate", "judge-check", "referee"),
-    "Serve": (*(f"serve {name}" for name in SERVERS), "agentops", "vllm"),
+    "Serve": (*(f"serve {name}" for name in SERVERS), "vllm"),
     "Other": ("plugins", "store backup", "store compact"),
 }
 """In which section of `agl --help` each command is; those of other distributions are added to the last one."""

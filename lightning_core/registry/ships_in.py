@@ -18,7 +18,6 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "lightning-tokens": "sglang-tokens tokens vllm-tokens",
     },
     "commands": {
-        "lightning-agentops": "agentops",
         "lightning-environments": "environments",
         "lightning-evals": "check eval gate judge-check",
         "lightning-export": "export import tasks",
@@ -48,7 +47,6 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
 """Kind -> name -> distribution."""
 
 REQUIRES: Final[Mapping[str, tuple[str, ...]]] = {
-    "lightning-agentops": ("lightning-http", "lightning-proxy"),
     "lightning-agents": ("lightning-http", "lightning-proxy"),
     "lightning-evals": ("lightning-http",),
     "lightning-export": ("lightning-http", "lightning-sqlite"),

@@ -1,7 +1,5 @@
-"""The tracer `agentops`, and `agl agentops`: what AgentOps sees of an agent, in our store. Nothing is imported before
-use: `python -m lightning_agentops` starts programs that do without the tracer.
-"""
+"""The tracer `agentops`: what AgentOps' instrumentation sees of an agent, in our store."""
 
-import lazy_loader
+from lightning_agentops.tracer import AgentOpsTracer
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["AgentOpsTracer"]

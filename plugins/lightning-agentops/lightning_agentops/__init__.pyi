@@ -1,7 +1,0 @@
-from .tracer import (
-    AgentOpsTracer as AgentOpsTracer,
-)
-
-__all__ = [
-    "AgentOpsTracer",
-]
