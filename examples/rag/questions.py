@@ -26,7 +26,7 @@ _PAIRS = (
     ("At which version do our versions start?", "1.0.0"),
     ("With what do the names of environment variables start?", "AGL_"),
     ("Which library of compression takes the large spans of the SQLite store?", "zlib"),
-    ("Which command copies a SQLite store and its write-ahead log?", "agl store backup"),
+    ("What names the owner of an open SQLite store?", "a note beside the file"),
     ("Which setting makes commits survive a power cut?", 'durability="power"'),
     ("How long does a call from an event loop into another thread take?", "0.1 ms"),
     ("Which driver for MongoDB reached its end of life in May 2026?", "Motor"),

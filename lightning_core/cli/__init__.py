@@ -56,7 +56,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Look": ("runs", "show", "ui", "top", "report", "compare", "export", "import", "tasks"),
     "Check": ("environments", "check", "eval", "gate", "judge-check", "referee"),
     "Serve": (*(f"serve {name}" for name in SERVERS), "vllm"),
-    "Other": ("plugins", "store backup", "store compact"),
+    "Other": ("plugins", "store compact"),
 }
 """In which section of `agl --help` each command is; those of other distributions are added to the last one."""
 

@@ -42,7 +42,7 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
     """Open a copy of the store of a run during the block, as it is now, whether the run goes on or not.
 
     The process that works on the run is not asked, and does not wait; it may have the store open long after the run's
-    end. The run's own file stays as it is, also where it is an earlier version's: that version may go on with it.
+    end. The run's own file stays as it is.
 
     Raises:
         RunFolderError: When the run has no store in its folder.
@@ -59,11 +59,11 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
         lock.take()
         undo.callback(lock.release)
         path = Path(copies) / folder.store_file.name
-        back_up = default_registry().load("stores", DURABLE).back_up
-        await asyncio.to_thread(back_up, folder.store_file, path)
+        copy_file = default_registry().load("stores", DURABLE).copy_file
+        await asyncio.to_thread(copy_file, folder.store_file, path)
         # Nothing is overdue in a copy: it is the store itself that takes attempts from silent workers.
         options: dict[str, Any] = {"name": DURABLE, "path": path, "run_id": folder.run_id}
-        options |= {"check": False, "lease_seconds": LEASE_SECONDS}
+        options |= {"lease_seconds": LEASE_SECONDS}
         store = default_registry().build("stores", options, expected=LightningStore)
         try:
             yield store

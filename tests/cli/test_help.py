@@ -56,7 +56,7 @@ def test_help_has_each_command_in_a_section_and_its_text_uncut() -> None:
     ("older", "name"),
     [
         ("store", "serve store"),
-        ("store backup", "serve store backup"),
+        ("store compact", "serve store compact"),
         ("proxy", "serve proxy"),
         ("runner", "worker"),
         ("judge", "judge-check"),

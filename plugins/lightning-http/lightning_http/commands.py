@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from lightning_core.cli.options import runs_dir_option, runs_root
-from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
+from lightning_core.errors import ConfigError, RunEnded, StoreError
 from lightning_http.messages import DEFAULT_PORT
 
 PAGE_SIZE = 100
@@ -108,7 +108,7 @@ def store(
     \b
     Example:
       AGL_KEY=secret agl serve store --host 0.0.0.0 --backend sqlite --path runs/store.db
-      agl store backup runs/store.db backup.db
+      agl store compact runs/store.db
     """
     if context.invoked_subcommand is not None:
         return
@@ -176,35 +176,6 @@ def store(
             await opened.aclose()
 
     uvloop.run(serve())
-
-
-@store.command()
-@click.argument("source")
-@click.argument("target", type=click.Path())
-@click.option("--backend", default="sqlite", show_default=True, help="The store that keeps its data in SOURCE.")
-@runs_dir_option
-def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> None:
-    """Copy the store of a run, or a file, to the new file TARGET.
-
-    A run or a server that writes to it goes on meanwhile.
-
-    \b
-    Example:
-      agl store backup run-3f2a backup.db
-      agl store backup runs/store.db backup.db
-    """
-    from lightning_core.registry import default_registry
-    from lightning_core.runs.folder import find_run
-
-    back_up = getattr(default_registry().load("stores", backend), "back_up", None)
-    if back_up is None:
-        raise ConfigError(f"store {backend!r} makes no backups; use the tools of its database")
-    path = Path(source) if Path(source).is_file() else find_run(runs_root(runs_dir), source).store_file
-    try:
-        back_up(path, target)
-    except InvalidRequest as exc:
-        raise ConfigError(str(exc)) from exc
-    click.echo(f"copied {path} to {target}")
 
 
 @store.command()

@@ -129,7 +129,7 @@ def test_stopped_for_longer_than_a_lease_it_takes_nothing_from_living_workers(tm
             "--cors-origin is 'example.org/page'; it is an origin such as https://",
         ),
         (["--backend", "sqlite", "--path", __file__], "is not an SQLite database"),
-        (["--backend", "sqlite", "--path", "/proc/none/store.db"], "there is no folder /proc/none; make it first"),
+        (["--backend", "sqlite", "--path", "/proc/none/store.db"], "/proc/none/store.db cannot be opened"),
         (["extra"], "No such command 'extra'."),
     ],
     ids=str,

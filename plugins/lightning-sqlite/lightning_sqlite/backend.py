@@ -11,9 +11,9 @@ from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.tracking import MetricsBackend
 from lightning_core.store.waits import Listeners
-from lightning_sqlite.backup import back_up, compact
 from lightning_sqlite.database import Database, Durability
 from lightning_sqlite.documents import DocumentPart
+from lightning_sqlite.files import compact, copy_file
 from lightning_sqlite.spans import SpanPart
 from lightning_sqlite.writer import Writer, in_the_thread
 
@@ -28,17 +28,16 @@ class SqliteBackend(SpanPart, DocumentPart):
         path: The file; made where there is none. Its folder has to be there.
         durability: What acknowledged writes survive: `"process"`, a kill of the process, or `"power"`, also a power
             cut or a crash of the system.
-        check: Whether to look at every page of the file for damage first.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open; names its process.
-        UnusableFile: When the file is not a store, is of a newer version, or cannot be opened.
+        UnusableFile: When the file is not a store, is of another version, is damaged, or cannot be opened.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process", check: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process") -> None:
         self._listeners = Listeners()
-        database = Database(path, durability, check=check)
+        database = Database(path, durability)
         try:
             writer = Writer(database, self._listeners.tell)
         except BaseException as exc:  # it reads what is there, which may be damaged
@@ -102,22 +101,23 @@ class SqliteLightningStore(StoreFacade):
     can hold: an input or metadata of another kind is refused, and tuples come back as lists.
 
     Args:
-        path: The file, made where there is none; its folder has to be there. One file holds any number of runs.
+        path: The file, made where there is none; its folder has to be there. One file holds any number of runs. Every
+            page is looked at for damage first, about 3 s a gigabyte.
         durability: What acknowledged writes survive: `"process"`, a kill of the process, or `"power"`, also a power
             cut or a crash of the system, at the cost of a disk flush for each group of writes.
         run_id: The run that this store works for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
-        check: Whether to look at every page of the file for damage before it is used, which takes about 3 s a gigabyte.
         tracker: Where calls are counted and timed, and how rollouts end; None for nowhere.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open; names its process.
-        UnusableFile: When the file is not a store, is of a newer version, or cannot be opened. It is left as it was.
+        UnusableFile: When the file is not a store, is of another version, is damaged, or cannot be opened. It is left
+            as it was.
     """
 
-    back_up = staticmethod(back_up)
+    copy_file = staticmethod(copy_file)
     compact = staticmethod(compact)
 
     def __init__(
@@ -128,10 +128,9 @@ class SqliteLightningStore(StoreFacade):
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
-        check: bool = True,
         tracker: MetricsBackend | None = None,
     ) -> None:
-        backend = SqliteBackend(path, durability=durability, check=check)
+        backend = SqliteBackend(path, durability=durability)
         try:
             super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)
         except BaseException:

@@ -1,18 +1,17 @@
 """Opening the file: what is checked, who owns it, how safely it is written."""
 
-import json
 import logging
 import os
 import socket
 import sqlite3
 import stat
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from lightning_core.concurrency import process_lives
 from lightning_core.errors import InvalidRequest, LightningError, StoreError, StoreFull
-from lightning_sqlite.schema import MIGRATIONS, is_ours, migrate, version_of
+from lightning_sqlite.schema import VERSION, create_tables, is_ours, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +48,6 @@ def explained(exc: Exception, path: Path) -> Exception:
             f"{path}: there is no room left ({exc}), and nothing of this request was written; {_HOW_TO_FREE}, "
             "or delete what has ended (delete_rollouts)"
         )
-    if code == sqlite3.SQLITE_READONLY:
-        return StoreError(f"{path} cannot be written any more: {exc}")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreError(f"{path} is damaged: {exc}; go on with a copy that is not")
     return StoreError(f"{path}: {exc} ({exc.sqlite_errorname if code else type(exc).__name__})")
@@ -85,35 +82,35 @@ class Database:
     Args:
         path: The file; made where there is none.
         durability: What acknowledged writes survive.
-        check: Whether to look at every page for damage first.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open.
-        UnusableFile: When the file is not a store, or of a newer version, or cannot be opened. It is left as it was.
+        UnusableFile: When the file is not a store, of another version, damaged, or cannot be opened. What it holds is
+            left as it was.
         StoreFull: When there is no room on its disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], durability: Durability, *, check: bool = True) -> None:
+    def __init__(self, path: str | os.PathLike[str], durability: Durability) -> None:
         if durability not in get_args(Durability):
             raise InvalidRequest(
                 f"durability is {durability!r}; it is 'process' (acknowledged writes survive a kill of the process) "
                 "or 'power' (also a power cut, at the cost of a disk flush for each group of writes)"
             )
-        self.path = checked_path(path)
+        self.path = Path(path).expanduser().absolute()
         self._note = Path(f"{self.path}-owner")
-        _refuse_foreign(self.path)
         try:
-            _make_private(self.path)
+            with suppress(FileExistsError):  # a new file is its owner's alone, and so are its journals
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
             self.connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=_STATEMENTS
             )
         except (sqlite3.Error, OSError) as exc:
             raise self.not_opened(exc) from exc
         try:
-            self._take(durability, check=check)
-            _make_private(self._note)
-            self._note.write_text(json.dumps(_myself()), encoding="utf-8")
+            self._take(durability)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            self._note.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
         except (sqlite3.Error, OSError) as exc:
             self.connection.close()
             raise self.not_opened(exc) from exc
@@ -128,15 +125,23 @@ class Database:
         finally:
             self.connection.close()
 
-    def _take(self, durability: Durability, *, check: bool) -> None:
+    def _take(self, durability: Durability) -> None:
         execute = self.connection.execute
         # Exclusive before the first access: SQLite then needs no memory that it shares with other processes.
         execute("PRAGMA locking_mode = EXCLUSIVE")
         execute("PRAGMA trusted_schema = OFF")
         execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         execute("PRAGMA temp_store = MEMORY")
-        if not is_ours(self.connection) or version_of(self.connection) > len(MIGRATIONS):
-            raise _unsuitable(self.connection, self.path)
+        if not is_ours(self.connection):
+            raise UnusableFile(
+                f"{self.path} is a database of another program, not a store; it was left as it is, take another path"
+            )
+        version = version_of(self.connection)
+        if version not in (0, VERSION):
+            raise UnusableFile(
+                f"{self.path} has schema version {version}, and this lightning-sqlite knows version {VERSION}; it was "
+                "left as it is, use the lightning-sqlite that wrote it, or take another path"
+            )
         (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise UnusableFile(f"{self.path}: its file system takes no write-ahead log; use a folder on a local disk")
@@ -146,49 +151,39 @@ class Database:
         # Even where nothing is to be written yet: from here on the file is ours.
         execute("BEGIN EXCLUSIVE")
         execute("COMMIT")
-        if check:
-            refuse_damage(self.connection)
-        migrate(self.connection)
+        for file in (self.path, Path(f"{self.path}-wal")):
+            _close_to_others(file)
+        _refuse_damage(self.connection)
+        if version == 0:
+            create_tables(self.connection)
 
     def not_opened(self, exc: Exception) -> Exception:
         """Return the error that a caller understands, for one that opening the file raised."""
         code = primary_code(exc) if isinstance(exc, sqlite3.Error) else 0
         if code == sqlite3.SQLITE_BUSY:
             return StoreInUse(
-                f"{self.path} is in use by {_named(self._note)}; one process owns a store, the others reach it over "
+                f"{self.path} is in use by {self._owner()}; one process owns a store, the others reach it over "
                 "that process's server, or take another path"
             )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code == sqlite3.SQLITE_NOTADB:
+            return UnusableFile(
+                f"{self.path} is not an SQLite database ({exc}); it was left as it is, take another path"
+            )
+        if code == sqlite3.SQLITE_CORRUPT:
             return UnusableFile(f"{self.path} is damaged: {exc}; take a copy that is not, or another path")
         if code == sqlite3.SQLITE_FULL:
             return StoreFull(f"{self.path} cannot be opened: there is no room left on its disk ({exc}); {_HOW_TO_FREE}")
         return UnusableFile(f"{self.path} cannot be opened: {exc}; a store writes to its file and its folder")
 
-
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a database file.
-
-    Raises:
-        InvalidRequest: When it is not the path of a file.
-        UnusableFile: When there is no folder for it, or the path is that of a folder.
-    """
-    try:
-        text = os.fspath(path)
-    except TypeError:
-        raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidRequest(f"path is {path!r}; it is the path of a file")
-    if text == ":memory:" or text.startswith("file:"):
-        raise InvalidRequest(f"path is {text!r}; it is the plain path of a file. The store 'memory' keeps nothing")
-    absolute = Path(text).expanduser().absolute()
-    if absolute.is_dir():
-        raise UnusableFile(f"{absolute} is a folder; name a file in it, such as {absolute / 'store.sqlite'}")
-    if not absolute.parent.is_dir():
-        raise UnusableFile(f"{absolute} cannot be opened: there is no folder {absolute.parent}; make it first")
-    return absolute
+    def _owner(self) -> str:
+        """Return what the note beside the file says."""
+        try:
+            return self._note.read_text(encoding="utf-8")
+        except OSError:
+            return "another program"
 
 
-def refuse_damage(connection: sqlite3.Connection) -> None:
+def _refuse_damage(connection: sqlite3.Connection) -> None:
     """Look at every page of a database.
 
     Raises:
@@ -201,81 +196,12 @@ def refuse_damage(connection: sqlite3.Connection) -> None:
         raise error
 
 
-def _make_private(path: Path) -> None:
-    """Make a file that only its owner can read: a store has keys. New journals get its mode.
-
-    One that is there already, and that others can read, is theirs no more.
-    """
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        _close_to_others(path)
-        for ending in ("-wal", "-shm"):
-            _close_to_others(Path(f"{path}{ending}"))
-
-
 def _close_to_others(path: Path) -> None:
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if os.name == "posix" and mode & 0o077:
+    """Take a file from others that can read it: a store has keys."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        try:
             path.chmod(mode & 0o700)
             logger.warning("lightning.store_made_private path=%s: others could use it (mode %04o)", path, mode)
-    except FileNotFoundError:
-        return
-    except OSError as exc:  # somebody else's
-        logger.warning("lightning.store_not_private path=%s: others can use it, and it has keys: %s", path, exc)
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Look at a file without touching it, also when another process has it at this moment.
-
-    Raises:
-        UnusableFile: When it is not a database, or not a store, or of a newer version.
-    """
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    # Through SQLite rather than `open`: closing a descriptor of ours would drop the locks of a store in this process.
-    uri = f"{path.as_uri()}?mode=ro&immutable=1"
-    try:
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-        try:
-            if not is_ours(connection) or version_of(connection) > len(MIGRATIONS):
-                raise _unsuitable(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as exc:
-        if primary_code(exc) == sqlite3.SQLITE_NOTADB:
-            raise UnusableFile(
-                f"{path} is not an SQLite database ({exc}); it was left as it is, take another path"
-            ) from exc
-        # Whatever else it is shows when the file is opened in earnest; in use, it may just be changing.
-
-
-def _unsuitable(connection: sqlite3.Connection, path: Path) -> UnusableFile:
-    if not is_ours(connection):
-        return UnusableFile(
-            f"{path} is a database of another program, not a store; it was left as it is, take another path"
-        )
-    return UnusableFile(
-        f"{path} has schema version {version_of(connection)}, and this lightning-sqlite knows versions up to "
-        f"{len(MIGRATIONS)}; it was left as it is, upgrade lightning-sqlite or take another path"
-    )
-
-
-def _myself() -> dict[str, object]:
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-
-
-def _named(note: Path) -> str:
-    """Say who owns the file, by the note beside it."""
-    try:
-        owner = json.loads(note.read_text(encoding="utf-8"))
-        pid, host, since = owner["pid"], owner["host"], owner["since"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another program"
-    is_here, is_pid = host == socket.gethostname(), isinstance(pid, int) and pid > 0
-    if is_here and not (is_pid and process_lives(pid)):  # it was killed, and left its note behind
-        return "another program"
-    who = "this process" if is_here and pid == os.getpid() else "process"
-    return f"{who} {pid} on {host}, since {since}"
+        except OSError as exc:  # somebody else's
+            logger.warning("lightning.store_not_private path=%s: others can use it, and it has keys: %s", path, exc)

@@ -29,27 +29,26 @@ def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | 
     )
 
 
-def select(what: str, run: int, query: Query, page: conditions.Page | None = None) -> tuple[str, list[Any]]:
+_FEW = 4_096
+"""As many rollouts are sorted, rather than looked for among all in their order."""
+
+
+def select(what: str, run: int, query: Query, *, is_sorted: bool = False) -> tuple[str, list[Any]]:
     """Return the statement that carries out a query, and its parameters.
 
     Args:
         what: `COLUMNS`, or else columns or an aggregate of `rollout` alone.
         run: The number of the run.
         query: Which rollouts, in which order.
-        page: Where the page is; None where that is not known.
+        is_sorted: See `conditions.order_and_page`.
     """
-    always, bounds = ("run = ?", ()) if page is None else (page.always, page.bounds)
-    parameters: list[Any] = [run, *bounds]
-    matching = conditions.where(query, always, parameters, table="rollout")
+    parameters: list[Any] = [run]
+    matching = conditions.where(query, "run = ?", parameters, table="rollout")
     table = "rollout JOIN task USING (rollout)" if what == COLUMNS else "rollout"
-    if page is not None:
-        query = query._replace(offset=page.offset)
     order = (
         ""
         if what.startswith("count")
-        else conditions.order_and_page(
-            query, parameters, table="rollout", insertion="rollout", is_sorted=page is not None and page.are_few
-        )
+        else conditions.order_and_page(query, parameters, table="rollout", insertion="rollout", is_sorted=is_sorted)
     )
     return f"SELECT {what} FROM {table} WHERE {matching} {order}", parameters
 
@@ -170,14 +169,17 @@ class RolloutPart(SqlitePart):
         run = self._session.find_run(run_id)
         if run is None:
             return [], 0
-        page = conditions.find_page(self._execute, run.number, query)
-        if page is not None and (page.total <= query.offset or query.limit == 0):
-            return [], page.total
         if conditions.is_whole(query):
-            found = self._execute(*select(COLUMNS, run.number, query, page)).fetchall()
+            found = self._execute(*select(COLUMNS, run.number, query)).fetchall()
             return self._records(run_id, found), len(found)
+        total = run.rollouts
+        if query.conditions:
+            (total,) = self._execute(*select("count(*)", run.number, query)).fetchone()
+        if total <= query.offset or query.limit == 0:
+            return [], total
         # The numbers first: what is skipped is only looked at in an index, as far as there is one.
-        statement, parameters = select("rollout.rollout", run.number, query, page)
+        is_sorted = bool(query.conditions) and total <= _FEW
+        statement, parameters = select("rollout.rollout", run.number, query, is_sorted=is_sorted)
         numbers = [number for (number,) in self._execute(statement, parameters).fetchall()]
         found = self._execute(
             f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) "
@@ -185,12 +187,7 @@ class RolloutPart(SqlitePart):
             (dumped(numbers).decode(),),
         ).fetchall()
         by_number = {columns[0]: columns for columns in found}
-        records = self._records(run_id, [by_number[number] for number in numbers])
-        if page is not None:
-            return records, page.total
-        whole = query._replace(sort_by=None, limit=-1, offset=0)
-        (total,) = self._execute(*select("count(*)", run.number, whole)).fetchone()
-        return records, total
+        return self._records(run_id, [by_number[number] for number in numbers]), total
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`, the earliest first."""
@@ -257,7 +254,7 @@ class RolloutPart(SqlitePart):
             self._execute(
                 f"DELETE FROM {table} WHERE rollout IN (SELECT rollout FROM rollout WHERE run = ?)", (run.number,)
             )
-        for table in ("rollout", "tally", "source", "document", "request", "run"):
+        for table in ("rollout", "source", "document", "request", "run"):
             self._execute(f"DELETE FROM {table} WHERE run = ?", (run.number,))
         self._session.forget_run(run_id)
         for (rollout_id,) in deleted:

@@ -1,13 +1,14 @@
-"""The tables, and how a file of an older version gets them."""
+"""The tables, and how a file is known to have them."""
 
 import sqlite3
-from collections.abc import Sequence
 
 APPLICATION_ID = 0x41474C53
 """Marks a file as ours: "AGLS"."""
 
-MIGRATIONS: tuple[str, ...] = (
-    """
+VERSION = 6
+"""Of the tables; every change of them takes the next number. A file of another version is refused."""
+
+_TABLES = """
     CREATE TABLE run (
         run INTEGER PRIMARY KEY,
         run_id TEXT NOT NULL UNIQUE,
@@ -34,6 +35,11 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX rollout_queued ON rollout (run, ticket) WHERE ticket IS NOT NULL;
     CREATE INDEX rollout_due ON rollout (run, deadline) WHERE deadline IS NOT NULL;
+    -- Pages of rollouts, and how many there are: in the order of insertion, of all or of one status, and by times.
+    CREATE INDEX rollout_of_run ON rollout (run);
+    CREATE INDEX rollout_by_status ON rollout (run, status, rollout, mode);
+    CREATE INDEX rollout_by_start ON rollout (run, start_time);
+    CREATE INDEX rollout_by_end ON rollout (run, end_time);
     -- What hardly ever changes: input, metadata, config.
     CREATE TABLE task (
         rollout INTEGER PRIMARY KEY,
@@ -47,7 +53,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (run, request_id, position)
     ) WITHOUT ROWID;
     CREATE INDEX claim_of_rollout ON claim (rollout);
-    -- `attempt` is the attempt's sequence_id.
+    -- `attempt` is the attempt's sequence_id. A large body is compressed by zlib.
     CREATE TABLE span (
         span INTEGER PRIMARY KEY,
         rollout INTEGER NOT NULL,
@@ -87,8 +93,6 @@ MIGRATIONS: tuple[str, ...] = (
         value BLOB NOT NULL,
         UNIQUE (run, kind, key)
     );
-    """,
-    """
     -- Requests that a rollout or a document, the owner, has no more room for. They are kept for a day.
     CREATE TABLE request (
         run INTEGER NOT NULL,
@@ -99,66 +103,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (run, owner, request_id)
     ) WITHOUT ROWID;
     CREATE INDEX request_by_age ON request (at);
-    """,
-    """
-    -- Pages of rollouts, and how many there are: in the order of insertion and by start, of all or of one status. The
-    -- other columns are there so that what does not match, or is skipped, is not looked up in the table.
-    CREATE INDEX rollout_of_run ON rollout (run, rollout, status, mode);
-    CREATE INDEX rollout_by_start ON rollout (run, start_time, rollout, status, mode);
-    CREATE INDEX rollout_by_status ON rollout (run, status, rollout, mode);
-    CREATE INDEX rollout_by_status_and_start ON rollout (run, status, start_time, rollout, mode);
-    """,
-    """
-    -- The body of a large span is compressed by zlib, which earlier versions of this package do not read. What is there
-    -- stays as it is.
-    """,
-    """
-    -- How many rollouts there are, so that nobody counts them: of each status and mode ('' for none), in each block of
-    -- 4,096 numbers, with bounds of their start times, which stay as wide when rollouts leave.
-    CREATE TABLE tally (
-        run INTEGER NOT NULL,
-        block INTEGER NOT NULL,
-        status TEXT NOT NULL,
-        mode TEXT NOT NULL,
-        rollouts INTEGER NOT NULL,
-        earliest REAL NOT NULL,
-        latest REAL NOT NULL,
-        PRIMARY KEY (run, block, status, mode)
-    ) WITHOUT ROWID;
-    INSERT INTO tally
-        SELECT run, rollout >> 12, status, coalesce(mode, ''), count(*), min(start_time), max(start_time)
-        FROM rollout GROUP BY 1, 2, 3, 4;
-    CREATE TRIGGER rollout_inserted AFTER INSERT ON rollout BEGIN
-        INSERT INTO tally VALUES (
-            new.run, new.rollout >> 12, new.status, coalesce(new.mode, ''), 1, new.start_time, new.start_time
-        ) ON CONFLICT (run, block, status, mode) DO UPDATE SET
-            rollouts = rollouts + 1,
-            earliest = min(earliest, excluded.earliest),
-            latest = max(latest, excluded.latest);
-    END;
-    CREATE TRIGGER rollout_deleted AFTER DELETE ON rollout BEGIN
-        UPDATE tally SET rollouts = rollouts - 1
-        WHERE run = old.run AND block = old.rollout >> 12 AND status = old.status AND mode = coalesce(old.mode, '');
-    END;
-    CREATE TRIGGER rollout_updated AFTER UPDATE OF status, mode, start_time ON rollout BEGIN
-        UPDATE tally SET rollouts = rollouts - 1
-        WHERE run = old.run AND block = old.rollout >> 12 AND status = old.status AND mode = coalesce(old.mode, '');
-        INSERT INTO tally VALUES (
-            new.run, new.rollout >> 12, new.status, coalesce(new.mode, ''), 1, new.start_time, new.start_time
-        ) ON CONFLICT (run, block, status, mode) DO UPDATE SET
-            rollouts = rollouts + 1,
-            earliest = min(earliest, excluded.earliest),
-            latest = max(latest, excluded.latest);
-    END;
-    -- So fewer indexes have to be written when a status changes.
-    DROP INDEX rollout_of_run;
-    DROP INDEX rollout_by_start;
-    DROP INDEX rollout_by_status_and_start;
-    CREATE INDEX rollout_by_start ON rollout (run, start_time);
-    CREATE INDEX rollout_by_end ON rollout (run, end_time);
-    """,
-)
-"""Statements that lead from version N, the place in this sequence, to N + 1. A released one is never changed."""
+"""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -176,27 +121,9 @@ def is_ours(connection: sqlite3.Connection) -> bool:
     return marked == 0 and tables == 0 and version_of(connection) == 0
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
-    """Bring the schema to the newest version, in one transaction: as a whole or not at all.
-
-    Args:
-        connection: Without an open transaction; its version is not newer than the newest one.
-        migrations: Statements that lead from each version to the next.
-    """
-    if version_of(connection) == len(migrations):
-        return
-    script = "\n".join(
-        (
-            "BEGIN IMMEDIATE;",
-            *migrations[version_of(connection) :],
-            f"PRAGMA application_id = {APPLICATION_ID};",
-            f"PRAGMA user_version = {len(migrations)};",
-            "COMMIT;",
-        )
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables in an empty database, as a whole or not at all."""
+    connection.executescript(
+        f"BEGIN IMMEDIATE;\n{_TABLES}\n"
+        f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {VERSION};\nCOMMIT;"
     )
-    try:
-        connection.executescript(script)
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
