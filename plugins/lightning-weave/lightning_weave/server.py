@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -276,11 +277,8 @@ def _fail(span: otel.Span, failure: str) -> None:
 
 def _stack(frames: Any) -> str:
     """Write frames as Python does."""
-    lines = []
-    for frame in frames if isinstance(frames, list) else ():
-        where = f'File "{frame.get("filename")}", line {frame.get("line_number")}, in {frame.get("function_name")}'
-        lines.append(f"  {where}\n    {frame.get('text') or ''}")
-    return "\n".join(lines)
+    names = ("filename", "line_number", "function_name", "text")
+    return "".join(traceback.format_list([tuple(frame.get(name) for name in names) for frame in frames or ()]))
 
 
 def _nanoseconds(moment: Any) -> int:
