@@ -193,7 +193,7 @@ def _daemon_class(given: type | str | None) -> type[RolloutManager]:
     if not (isinstance(found, type) and issubclass(found, RolloutManager)):
         raise ConfigError(
             f"daemon_cls is {given!r}; it has to be a subclass of lightning_verl.RolloutManager, which runs the "
-            "rollouts here (AgentModeDaemon is for a training loop of your own)"
+            "rollouts here"
         )
     return found
 

@@ -119,7 +119,7 @@ def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
     assert "\n" not in message
 
 
-NO_MANAGER = {"daemon_cls": "lightning_verl:AgentModeDaemon"}
+NO_MANAGER = {"daemon_cls": "lightning_verl:VERL"}
 
 
 @pytest.mark.parametrize(

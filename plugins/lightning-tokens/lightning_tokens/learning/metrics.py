@@ -10,9 +10,7 @@ from lightning_tokens.learning.options import LearningOptions
 from lightning_tokens.learning.outcomes import EndedRollout
 
 
-def training_metrics(
-    lessons: Sequence[Lesson], *, options: LearningOptions, n_dropped_remainder: int = 0
-) -> dict[str, float]:
+def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> dict[str, float]:
     """Describe what one step learns from.
 
     `training/...` counts rollouts, each once, and rows. `..._before_processing` is of all rows that were recorded,
@@ -24,7 +22,6 @@ def training_metrics(
     Args:
         lessons: All groups of the step, with the rows that are trained on.
         options: The level and the lengths.
-        n_dropped_remainder: How many rows were taken out of them to come to whole mini-batches.
     """
     rollouts = [rollout for lesson in lessons for rollout in lesson.rollouts]
     rows = [row for lesson in lessons for row in lesson.rows]
@@ -46,7 +43,6 @@ def training_metrics(
         "n_triplets": sum(len(each.rows) for each in made) + n_too_long + n_without_logprobs,
         "n_triplets_prompt_too_long": n_too_long,
         "n_triplets_wo_logprobs": n_without_logprobs,
-        "n_triplets_dropped_remainder": n_dropped_remainder,
         "n_triplets_learned": len(rows),
         "n_truncated_triplets": sum(each.n_cut for each in made),
     }

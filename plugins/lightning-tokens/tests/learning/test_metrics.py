@@ -39,7 +39,6 @@ def test_a_step_counts_its_rollouts_and_its_rows():
         "n_triplets": 8,
         "n_triplets_prompt_too_long": 1,
         "n_triplets_wo_logprobs": 0,
-        "n_triplets_dropped_remainder": 0,
         "n_triplets_learned": 4,
         "n_truncated_triplets": 1,
         "n_unmerged_rollouts": 1,
