@@ -103,23 +103,17 @@ def _arguments(config: DictConfig) -> dict[str, Any]:
 def _check_resources(config: DictConfig) -> None:
     """Refuse a cluster on which verl would wait for ever."""
     name = get_resource_name()
-    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
-    training, generating = trainer.nnodes * trainer.n_gpus_per_node, 0
-    asked = f"trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
-    if trainer.v1.trainer_mode == "separate_async":
-        generating = rollout.nnodes * rollout.n_gpus_per_node
-        asked += (
-            f", and for separate_async actor_rollout_ref.rollout.nnodes={rollout.nnodes} times "
-            f"actor_rollout_ref.rollout.n_gpus_per_node={rollout.n_gpus_per_node}"
-        )
+    trainer = config.trainer
+    training = trainer.nnodes * trainer.n_gpus_per_node
     units = OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0)
-    # verl's pools ask for three a worker, and two where it only generates; TransferQueue for one each of its actors
-    needed = {name: training + generating, "CPU": 3 * training + 2 * generating + 1 + units}
+    # verl's pools ask for three a worker; TransferQueue for one each of its actors
+    needed = {name: training, "CPU": 3 * training + 1 + units}
     free, total = ray.available_resources(), ray.cluster_resources()
     for what, count in needed.items():
         if free.get(what, 0) < count:
             raise ConfigError(
                 f"Ray's cluster has {free.get(what, 0):g} of {what} free, of {total.get(what, 0):g}, and the run needs "
-                f"{count} ({asked}); end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for "
-                "scheduling and may be more than there are, or train on a processor: agentlightning.device: cpu"
+                f"{count} (trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}); "
+                "end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for scheduling and may be more "
+                "than there are, or train on a processor: agentlightning.device: cpu"
             )

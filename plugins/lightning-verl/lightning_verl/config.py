@@ -77,16 +77,12 @@ _ALWAYS: dict[str, Any] = {
     "trainer.save_freq": 1_000_000_000,
     "trainer.test_freq": 1_000_000_000,  # verl validates after the last step, too, where it validates after any
     "trainer.default_local_dir": "checkpoints",
-}
-"""What is set over verl's defaults before a user sets anything."""
-
-_WITH_FSDP: dict[str, Any] = {
     f"{ACTOR}.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
     f"{ACTOR}.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
     **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
 }
-"""What is set where verl's engine is FSDP, on any device: its second version."""
+"""What is set over verl's defaults before a user sets anything."""
 
 _WITHOUT_FLASH_ATTN = {f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS}
 """What trains with torch's own attention: flash-attn has no wheel for the newest torch."""
@@ -142,7 +138,6 @@ _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(keys("data", "max_prompt_length max_response_length train_batch_size"), PositiveInt),
     **dict.fromkeys(keys("trainer", "n_gpus_per_node nnodes total_epochs total_training_steps"), PositiveInt),
     **dict.fromkeys(keys("trainer", "save_freq test_freq"), Annotated[int, Field(ge=-1)]),
-    "trainer.v1.separate_async.parameter_sync_step": PositiveInt,
     _SAVED: list[str],
 }
 """What a run is reckoned with before verl looks at it, and what verl takes silently beyond its bounds.
@@ -181,7 +176,7 @@ class Settings:
     @property
     def batch_size(self) -> int:
         """How many groups verl learns from at once."""
-        return int(self.verl.data.train_batch_size) // _updates_per_step(self.verl)
+        return int(self.verl.data.train_batch_size)
 
     @property
     def weights_folder(self) -> str:
@@ -210,27 +205,19 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     leaves = list(_leaves(_read(source)))
     added = {key.replace("+", "") for key, _ in leaves if "+" in key}
     given = {key.replace("+", ""): value for key, value in leaves}
-    engine = given.pop("model_engine", "dp")
     own = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
         own = own.model_copy(update={"device": own.device or "cpu"})
-    packaged = _packaged_defaults(engine)
+    packaged = _packaged_defaults()
     config = copy.deepcopy(packaged)
     _lay(config, _ALWAYS)
     _lay(config, {f"{model}.external_lib": WORKERS for model in _MODELS})
-    _lay(config, _WITH_FSDP if engine == "dp" else {})
     _lay(config, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(config, _ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
-    if engine == "dp" and (own.device == "cpu" or find_spec("flash_attn") is None):
+    if own.device == "cpu" or find_spec("flash_attn") is None:
         _lay(config, _WITHOUT_FLASH_ATTN)
     try:
         _refuse(_set(config, given, added))
-        strategy = config.actor_rollout_ref.actor.strategy
-        if engine == "dp" and strategy not in ("fsdp", "fsdp2"):
-            raise ConfigError(
-                f"actor_rollout_ref.actor.strategy is {strategy!r}; it has to be fsdp or fsdp2. Another engine is "
-                "chosen by model_engine, such as model_engine=megatron"
-            )
         facts = Facts(config, given, own)
         _refuse(faults_of_conflicts(facts, packaged=packaged))
         _let_loss_correct(config, given)
@@ -239,7 +226,7 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _refuse(f"{PREFIX}.{name} is {getattr(learning, name)!r}: {why}" for name, why in conflicts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
-        _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
+        _complete(config, given, row=learning.max_prompt_length + learning.max_response_length)
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     if unused := unused_options(facts, packaged=packaged):
@@ -365,7 +352,7 @@ def _wanted(name: str, before: Any, value: Any) -> str | None:
     return None
 
 
-def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row: int) -> None:
+def _complete(config: DictConfig, given: Mapping[str, Any], *, row: int) -> None:
     """Set the options that follow from the rest, unless they are set, and write paths out."""
     for section, name in ((config.actor_rollout_ref.model, "path"), (config.trainer, "default_local_dir")):
         section[name] = os.path.expanduser(str(section[name]))  # neither verl nor transformers understands a `~`
@@ -373,18 +360,12 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row:
         if theirs := given.get(f"{model}.external_lib"):
             OmegaConf.update(config, f"{model}.external_lib", [WORKERS, theirs])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
-    is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
-    if trainer.device != "cpu" and not is_separate and given.get(_N_GPUS) is None:
+    if trainer.device != "cpu" and given.get(_N_GPUS) is None:
         trainer.n_gpus_per_node = count_gpus() or trainer.n_gpus_per_node
-    if has_lora(config) and (
-        config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
-        or is_separate  # verl 0.9 sends the frozen base there, without the adapter
-    ):
+    if has_lora(config) and config.actor_rollout_ref.rollout.name == "hf":  # our server takes whole weights
         config.actor_rollout_ref.model.lora.merge = True
-    if given.get(f"{ACTOR}.ppo_mini_batch_size") is None:
-        updates = _updates_per_step(config)
-        if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
-            actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
+    if given.get(f"{ACTOR}.ppo_mini_batch_size") is None and data.train_batch_size % actor.ppo_mini_batch_size:
+        actor.ppo_mini_batch_size = data.train_batch_size
     for part in ("actor_rollout_ref.actor", "critic"):  # the reference's and the servers' follow the actor's
         if (key := f"{part}.ppo_max_token_len_per_gpu") not in given:
             OmegaConf.update(config, key, max(OmegaConf.select(config, key), row))
@@ -392,7 +373,7 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row:
         config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.nnodes * trainer.n_gpus_per_node - 1)
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
-    if given.get(_SAVED) is None and engine == "dp" and not has_lora(config):
+    if given.get(_SAVED) is None and not has_lora(config):
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
 
 
@@ -444,12 +425,6 @@ def _learning(facts: Facts) -> LearningOptions:
     )
 
 
-def _updates_per_step(config: DictConfig) -> int:
-    """Return in how many parts verl takes a batch; more than one in its mode `separate_async`."""
-    v1 = config.trainer.v1
-    return int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
-
-
 def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
     found = list(faults)
     before = f"the configuration of verl {what}:"
@@ -458,22 +433,16 @@ def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
 
 
 @functools.cache
-def _packaged_defaults(model_engine: object) -> DictConfig:
-    """Read what verl's trainer is started with when nothing is set; verl has a set of defaults for each engine."""
+def _packaged_defaults() -> DictConfig:
+    """Read what verl's trainer is started with when nothing is set."""
     verl = find_spec("verl")
-    folder = Path(str(verl.origin)).parent / "trainer" / "config" if verl is not None else Path()
-    files = {path.name.split("_")[3]: path for path in folder.glob("_generated_ppo_*trainer.yaml")}
-    engines = {"dp" if name == "trainer.yaml" else name: path for name, path in files.items()}
-    if not engines:
+    if verl is None:
         raise ConfigError(
             "verl is not installed; install lightning-verl with its dependencies: pip install lightning-verl"
         )
-    if model_engine not in engines:
-        told = f"model_engine is {model_engine!r}; verl has: {', '.join(sorted(engines))}"
-        raise ConfigError(told + did_you_mean(model_engine, engines))
-    read = OmegaConf.load(engines[str(model_engine)])
+    read = OmegaConf.load(Path(str(verl.origin)).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
     assert isinstance(read, DictConfig)
-    read.model_engine = model_engine
+    read.model_engine = "dp"
     OmegaConf.set_struct(read, True)
     _open(read)
     OmegaConf.set_struct(read.ray_kwargs.ray_init, False)

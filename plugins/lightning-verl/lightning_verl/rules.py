@@ -8,8 +8,8 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 4. Options of what is learned fit each other; see `LearningOptions.conflicts`.
 5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
 6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
-7. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
-   the adapter merged into them, and they need a way for weights between GPUs.
+7. The engine is FSDP, which reads an adapter's rank in `lora_rank`; a server that takes whole weights gets the adapter
+   merged into them. Generation takes turns with the training on the same GPUs.
 8. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
    what is trained.
 9. Groups are left out by their rewards.
@@ -115,14 +115,6 @@ class Facts(NamedTuple):
         return str(self.config.algorithm.adv_estimator)
 
     @property
-    def mode(self) -> str:
-        return str(self.config.trainer.v1.trainer_mode)
-
-    @property
-    def is_fsdp(self) -> bool:
-        return str(self.config.actor_rollout_ref.actor.strategy).startswith("fsdp")
-
-    @property
     def is_loss_by_rollout(self) -> bool:
         """Whether rollouts weigh the same in the loss."""
         return self.own.loss == "rollout" or (
@@ -136,7 +128,6 @@ _DATASETS = "samples are those of the datasets that the run is given"
 _RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
 _OLDER = "verl's newer trainer, which runs here, does not look at it"
 _IMAGES = "the folder of the samples' images in agentlightning 0.3; models are trained on text alone"
-_ENGINE = f"{ROLLOUT}.checkpoint_engine.backend"
 
 TOOL_FORMAT = f"{ROLLOUT}.multi_turn.format"
 """How a model writes calls of tools: the one option of verl's turns that has an effect here."""
@@ -288,29 +279,18 @@ def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rule 7."""
     model, server = facts.config.actor_rollout_ref.model, facts.config.actor_rollout_ref.rollout.name
     engine = facts.config.actor_rollout_ref.actor.strategy
-    read, other = ("lora.rank", "lora_rank") if engine == "megatron" else ("lora_rank", "lora.rank")
-    if facts.value(f"{MODEL}.{other}") > 0 and facts.value(f"{MODEL}.{read}") <= 0:
-        yield f"{MODEL}.{other}", f"{engine} does not read it, and would train the whole model; set {MODEL}.{read}"
-    if model.lora_adapter_path and facts.is_fsdp and model.lora_rank <= 0:
+    if facts.config.model_engine != "dp":
+        yield "model_engine", "models are trained with FSDP here; leave it out"
+    if engine not in ("fsdp", "fsdp2"):
+        yield f"{ACTOR}.strategy", "models are trained with FSDP here; set it to fsdp or fsdp2"
+    if model.lora.rank > 0:
+        yield f"{MODEL}.lora.rank", f"{engine} does not read it, and would train the whole model; set {MODEL}.lora_rank"
+    if model.lora_adapter_path and model.lora_rank <= 0:
         yield f"{MODEL}.lora_adapter_path", f"verl reads it with {MODEL}.lora_rank only; set that to its rank"
-    is_separate = facts.mode == "separate_async"
-    if has_lora(facts.config) and (is_separate or server == "hf") and facts.given.get(f"{MODEL}.lora.merge") is False:
-        yield (
-            f"{MODEL}.lora.merge",
-            "with separate_async and with rollout.name=hf whole weights are sent, without the adapter unless it is "
-            "merged into them; leave it out",
-        )
-    if not is_separate:
-        return
-    sends = str(facts.value(_ENGINE))
-    if facts.own.device == "cpu" or server == "hf":
-        yield "trainer.v1.trainer_mode", "its servers are vLLM's or SGLang's, on GPUs of their own; set colocate_async"
-    if has_lora(facts.config) and sends.startswith("delta"):
-        yield (
-            _ENGINE,
-            "it sends what has changed in the base weights, and with LoRA nothing does; set it to nccl, or another one "
-            "that sends whole weights",
-        )
+    if has_lora(facts.config) and server == "hf" and facts.given.get(f"{MODEL}.lora.merge") is False:
+        yield f"{MODEL}.lora.merge", "rollout.name=hf takes whole weights, with the adapter in them; leave it out"
+    if facts.value("trainer.v1.trainer_mode") == "separate_async":
+        yield "trainer.v1.trainer_mode", "this mode of verl's was never tried here; set sync or colocate_async"
 
 
 def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -324,7 +304,7 @@ def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     saved = "actor_rollout_ref.actor.checkpoint.save_contents"
     is_needed = trainer.save_freq > 0 and (trainer.resume_mode == "auto" or has_lora(facts.config))
-    if is_needed and facts.is_fsdp and "model" not in facts.value(saved):
+    if is_needed and "model" not in facts.value(saved):
         yield (
             saved,
             "no run can go on from that, and no adapter is written; add model, or (without LoRA) set "
@@ -434,8 +414,7 @@ def set_context_of_servers(config: DictConfig, told: Mapping[str, Any], *, row: 
 
 def has_lora(config: DictConfig) -> bool:
     """Whether an adapter is trained, and not the whole model."""
-    model = config.actor_rollout_ref.model
-    return bool(model.lora_rank > 0 or model.lora.rank > 0)
+    return bool(config.actor_rollout_ref.model.lora_rank > 0)
 
 
 def servable_folder(config: DictConfig) -> str | None:
@@ -444,17 +423,7 @@ def servable_folder(config: DictConfig) -> str | None:
     Args:
         config: verl's.
     """
-    actor = config.actor_rollout_ref.actor
-    contents = actor.checkpoint.save_contents
-    if actor.strategy == "megatron":
-        megatron = actor.megatron
-        if "hf_model" not in contents and ("model" not in contents or megatron.use_dist_checkpointing):
-            return None
-        if has_lora(config):  # the older bridge has no form for adapters
-            return None if megatron.vanilla_mbridge else "actor/model/huggingface/adapter"
-        return "actor/model/huggingface"
-    if not str(actor.strategy).startswith("fsdp"):
-        return None
+    contents = config.actor_rollout_ref.actor.checkpoint.save_contents
     if has_lora(config):
         return f"actor/{ADAPTER}" if "model" in contents else None
     return "actor/huggingface" if "hf_model" in contents else None

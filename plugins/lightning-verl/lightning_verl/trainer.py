@@ -169,7 +169,6 @@ class LightningMixin(_Base):  # type: ignore[misc]
         """How many steps the policy has learned from."""
         self._saved_step = 0
         self._loader_state: Mapping[str, Any] = {}
-        self._is_separate = config.trainer.v1.trainer_mode == "separate_async"
         self._is_async = config.trainer.v1.trainer_mode != "sync"
         super().__init__(config=config)
 
@@ -271,11 +270,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         """Save what was learned and is not saved yet, in the middle of a step that does not come to its end."""
         if not self._is_unsaved:
             return
-        if not self._is_separate:
-            self.checkpoint_manager.abort_replicas()
-            self.checkpoint_manager.sleep_replicas()  # as whenever verl saves: they leave room for it
-        elif self.current_mode.value == "rollout":
-            self.switch_to_trainer()
+        self.checkpoint_manager.abort_replicas()
+        self.checkpoint_manager.sleep_replicas()  # as whenever verl saves: they leave room for it
         if not self._is_async:  # tasks that were fetched since are not learned from, and no queue keeps them
             self.train_dataloader = _Fetched(self._loader_state)
         self._save_learned()
@@ -309,11 +305,10 @@ class LightningMixin(_Base):  # type: ignore[misc]
         super().on_step_begin()
 
     def on_sample_end(self) -> None:
-        if not self._is_separate:  # there, weights change beside the training
-            # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
-            self.lightning.bridge.call(
-                self.lightning.serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS)
-            )
+        # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
+        self.lightning.bridge.call(
+            self.lightning.serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS)
+        )
         super().on_sample_end()
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> "KVBatchMeta":
@@ -349,7 +344,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Say how many rows there are to be."""
-        n_groups = self.config.data.train_batch_size // self.parameter_sync_step
+        n_groups = self.config.data.train_batch_size
         sizes = [self.config.actor_rollout_ref.actor.ppo_mini_batch_size]
         if self.use_critic:
             sizes.append(self.config.critic.ppo_mini_batch_size)

@@ -136,7 +136,7 @@ def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_o
 
     class Whole(AgentLightningTrainer): ...
 
-    for mode in ("sync", "colocate_async", "separate_async"):
+    for mode in ("sync", "colocate_async"):
         made = make_trainer_class(mode, Mine)
         assert made.__mro__[1] is Mine
         assert issubclass(made, LightningMixin)

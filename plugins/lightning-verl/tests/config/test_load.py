@@ -138,11 +138,10 @@ def test_what_goes_on_to_another_program_may_have_any_key():
     assert settings.verl.ray_kwargs.ray_init.runtime_env.env_vars.A == "b"
 
 
-@pytest.mark.parametrize("engine", ["dp", "megatron", "torchtitan", "veomni"])
-def test_the_defaults_are_those_that_verls_own_program_begins_with(engine):
-    packaged = settings_of._packaged_defaults(engine)
+def test_the_defaults_are_those_that_verls_own_program_begins_with():
+    packaged = settings_of._packaged_defaults()
     with initialize_config_module("verl.trainer.config", version_base=None):
-        theirs = compose("ppo_trainer", overrides=[f"model_engine={engine}"])
+        theirs = compose("ppo_trainer")
     assert OmegaConf.to_container(packaged) == OmegaConf.to_container(theirs)
 
 
