@@ -1,11 +1,9 @@
 """The algorithm `verl`, and the presets of it."""
 
 import asyncio
-import copy
 import hashlib
 import logging
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from lightning_tokens.learning.serving import check_parts, checkpoints_of
-from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 
 from lightning_core.algorithm import Algorithm
@@ -161,14 +158,11 @@ def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:
     """Return what tells a training from another one, as JSON has it: the same is gone on with.
 
     Args:
-        settings: Its config. Where this says that nothing is to be gone on with, each training is another one.
+        settings: Its config.
         n_train: How many samples it has.
         n_val: How many to validate on.
     """
-    work = {"config": _digest(settings), "train": n_train, "val": n_val}
-    if settings.verl.trainer.resume_mode == "disable":
-        work["anew"] = secrets.token_hex(8)
-    return work
+    return {"config": _digest(settings), "train": n_train, "val": n_val}
 
 
 async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
@@ -200,10 +194,7 @@ def _daemon_class(given: type | str | None) -> type[RolloutManager]:
 
 def _digest(settings: Settings) -> str:
     """Tell configs apart in a few characters: another one is other work."""
-    config = copy.deepcopy(settings.verl)
-    for key in settings.of_machine:
-        OmegaConf.update(config, key, None, force_add=True)
-    text = OmegaConf.to_yaml(config, sort_keys=True) + repr(settings.learning)
+    text = repr(sorted(settings.given.items())) + repr((settings.own, settings.learning))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -114,6 +114,6 @@ def _check_resources(config: DictConfig) -> None:
             raise ConfigError(
                 f"Ray's cluster has {free.get(what, 0):g} of {what} free, of {total.get(what, 0):g}, and the run needs "
                 f"{count} (trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}); "
-                "end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for scheduling and may be more "
-                "than there are, or train on a processor: agentlightning.device: cpu"
+                "end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for scheduling and may be "
+                "more than there are, or train on a processor: agentlightning.device: cpu"
             )

@@ -7,14 +7,13 @@ import copy
 import functools
 import logging
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
+from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
@@ -35,7 +34,6 @@ from lightning_core.registry.options import wanted_of
 from lightning_verl.rules import (
     ACTOR,
     MODEL,
-    POLICY_LOSS,
     PREFIX,
     ROLLOUT,
     ROLLOUT_LOSS,
@@ -117,6 +115,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 _HF = "hf_model"
 _SAVED = f"{ACTOR}.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
+_CHECKPOINT_SECONDS = 600.0
 _N_GPUS = "trainer.n_gpus_per_node"
 _KEPT = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 
@@ -148,13 +147,6 @@ Of other numbers, null may say that there is no limit, or that verl's engine is 
 _KINDS = ((bool, bool), (int | float, FiniteFloat), (DictConfig, dict))
 """By the kind of verl's default, what another value of the key is."""
 
-_SUPERSEDED = {
-    f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
-    f"{PREFIX}.trace_aggregator.debug": "training/n_unmerged_rollouts counts the rollouts whose rows do not merge",
-    f"{PREFIX}.trace_aggregator.mismatch_log_dir": "nothing is written there",
-}
-"""Keys of agentlightning 0.3, and why they have no effect any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -170,8 +162,8 @@ class Settings:
     """How long after a checkpoint the next one is written; None where `trainer.save_freq` says it in steps."""
     keeps_best: bool = False
     """Whether the best checkpoint and the newest are kept; else as many as verl's keys say."""
-    of_machine: tuple[str, ...] = ()
-    """The keys of verl's that the machine has answered, and not the user: another answer is the same training."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What the user and the preset have set of it, by dotted key; the rest follows from that, and from the machine."""
 
     @property
     def batch_size(self) -> int:
@@ -220,7 +212,6 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _refuse(_set(config, given, added))
         facts = Facts(config, given, own)
         _refuse(faults_of_conflicts(facts, packaged=packaged))
-        _let_loss_correct(config, given)
         learning = _learning(facts)
         conflicts = learning.conflicts()
         _refuse(f"{PREFIX}.{name} is {getattr(learning, name)!r}: {why}" for name, why in conflicts)
@@ -240,9 +231,9 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         config,
         own,
         learning,
-        own.checkpoint_minutes * 60 if given.get(_SAVE_FREQ) is None else None,
+        _CHECKPOINT_SECONDS if given.get(_SAVE_FREQ) is None else None,
         keeps_best=not any(key in given for key in _KEPT),
-        of_machine=tuple(key for key in (_N_GPUS, *_WITHOUT_FLASH_ATTN) if key not in given),
+        given={**before, **given},
     )
 
 
@@ -298,9 +289,6 @@ def _leaves(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, 
 
 def _read_own(given: dict[str, Any], before: Mapping[str, Any]) -> Own:
     """Take our own keys out of what is given, and check them."""
-    for key, why in _SUPERSEDED.items():
-        if given.get(key):
-            warnings.warn(f"{key} has no effect: {why}; leave it out", DeprecationWarning, stacklevel=4)
     inside = [key for key in given if f"{key}.".startswith(f"{PREFIX}.")]
     nested = OmegaConf.create()
     for key, value in {**before, **{key: given.pop(key) for key in inside}}.items():
@@ -377,18 +365,6 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, row: int) -> None
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
 
 
-def _let_loss_correct(config: DictConfig, given: Mapping[str, Any]) -> None:
-    """Choose the loss that corrects by itself where the actor's own probabilities of the old policy are left out.
-
-    verl's newer trainer neither chooses it, nor tells it how to correct.
-    """
-    loss, correction = (config.actor_rollout_ref.actor.policy_loss, config.algorithm.rollout_correction)
-    if correction.bypass_mode and given.get(POLICY_LOSS) is None:
-        loss.loss_mode = "bypass_mode"
-    if loss.loss_mode == "bypass_mode":
-        OmegaConf.update(config, f"{ACTOR}.policy_loss.rollout_correction", correction, force_add=True)
-
-
 def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         OmegaConf.update(config, key, value, force_add=True)
@@ -405,7 +381,6 @@ def _learning(facts: Facts) -> LearningOptions:
         if is_trajectory and limit not in rows.model_fields_set:
             of_trajectory = max(of_trajectory, said)
         limits[f"max_{side}_length"] = of_trajectory if is_trajectory else said
-    bypass = bool(config.algorithm.rollout_correction.bypass_mode)
     return LearningOptions(
         **limits,
         level=rows.level,
@@ -418,10 +393,9 @@ def _learning(facts: Facts) -> LearningOptions:
         overlong_penalty=own.overlong_penalty,
         estimator=estimator,
         norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
-        advantage=own.advantage or ("rollout" if estimator in OWN_ESTIMATORS else "row"),
+        advantage="rollout" if estimator in OWN_ESTIMATORS else "row",
         loss="rollout" if facts.is_loss_by_rollout else "verl",
-        weights_in=weights_go_in(str(config.actor_rollout_ref.actor.policy_loss.loss_mode)),
-        needs_logprobs=bypass or bool(config.actor_rollout_ref.rollout.calculate_log_probs),
+        needs_logprobs=bool(config.actor_rollout_ref.rollout.calculate_log_probs),
     )
 
 

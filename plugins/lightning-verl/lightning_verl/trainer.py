@@ -241,8 +241,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
     # Checkpoints
 
     def _load_checkpoint(self) -> None:
-        if self.config.trainer.resume_mode == "auto":
-            repair_tracker(Path(self.config.trainer.default_local_dir))
+        repair_tracker(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
         self.learned_steps = self._saved_step = self.global_steps
         if self._is_async:  # groups of the next step were asked for before an end in its middle
@@ -409,14 +408,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
         advantages, returns = (rows.numbers("advantages") or [], rows.numbers("returns") or [])
         if options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
-        fields = {"returns": returns}
-        if options.loss == "rollout" and options.weights_in == "loss":
+        fields = {"advantages": advantages, "returns": returns}
+        if options.loss == "rollout":
             # verl's losses multiply by these, for corrections of the rollout's distribution.
             corrections = rows.numbers("rollout_is_weights") or [np.ones(len(mask)) for mask in masks]
-            fields["rollout_is_weights"] = _scaled(corrections, result.weights)
-        elif options.loss == "rollout":
-            advantages = _scaled(advantages, result.weights)
-        fields["advantages"] = advantages
+            fields["rollout_is_weights"] = [
+                weight * row for row, weight in zip(corrections, result.weights, strict=True)
+            ]
         return write_fields(batch, fields)
 
     # What is measured
@@ -507,7 +505,3 @@ def _difference_of_logprobs(rows: StoredRows, masks: Sequence[np.ndarray]) -> di
 
 def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [a - b for a, b in zip(rewards, scores, strict=True)]
-
-
-def _scaled(values: Sequence[np.ndarray], weights: Sequence[float]) -> list[np.ndarray]:
-    return [weight * row for row, weight in zip(values, weights, strict=True)]

@@ -62,12 +62,11 @@ def work(*config: str) -> dict[str, object]:
     return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
 
 
-def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
+def test_a_training_is_gone_on_with_by_the_same_config() -> None:
     assert work() == work()
-    assert work() == work("agentlightning.checkpoint_minutes=1")
     assert work() != work("actor_rollout_ref.rollout.n=8")
-    disabled = "trainer.resume_mode=disable"
-    assert work(disabled) != work(disabled)
+    assert work() != work("agentlightning.on_failure=0")
+    assert work() != work_of(load_settings((), preset="ppo"), n_train=8, n_val=0)
 
 
 def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_libraries(monkeypatch) -> None:

@@ -50,7 +50,6 @@ def test_fewer_samples_than_a_batch_are_refused(model):
         ({f"{ACTOR}.ppo_mini_batch_size": 3}, f"is 8, which is not a multiple of {ACTOR}.ppo_mini_batch_size, 3"),
         ({f"{ACTOR}.ppo_mini_batch_size": 16}, "is not a multiple of"),
         ({"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 16}, "of critic.ppo_mini_batch_size, 16"),
-        ({"trainer.val_only": True}, "there is no validation dataset"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(model, more, message):

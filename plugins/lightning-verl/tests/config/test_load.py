@@ -184,8 +184,6 @@ def test_an_unknown_preset_names_the_nearest():
 
 
 LOSS = "actor_rollout_ref.actor.loss_agg_mode"
-OWN_LOSS = "agentlightning.loss=verl"
-BYPASS = "algorithm.rollout_correction.bypass_mode=true"
 
 
 @pytest.mark.parametrize(
@@ -199,16 +197,11 @@ BYPASS = "algorithm.rollout_correction.bypass_mode=true"
         ("", f"verl.{LOSS}", "seq-mean-token-mean"),
         (f"{LOSS}=token-mean", "learning.loss", "verl"),
         (f"{LOSS}=token-mean", f"verl.{LOSS}", "token-mean"),
-        (OWN_LOSS, "learning.loss", "verl"),
-        (OWN_LOSS, f"verl.{LOSS}", "token-mean"),
-        # The weights go where verl's loss takes them.
-        ("", "learning.weights_in", "loss"),
-        (BYPASS, "learning.weights_in", "advantages"),
-        (BYPASS, "verl.actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode", True),
+        (f"{LOSS}=seq-mean-token-mean", "learning.loss", "rollout"),
         # verl's other estimators are row by row.
         ("algorithm.adv_estimator=reinforce_plus_plus", "learning.advantage", "row"),
         ("algorithm.adv_estimator=gae", "learning.advantage", "rollout"),
-        ("algorithm.adv_estimator=mine; agentlightning.advantage=row", "learning.estimator", "mine"),
+        ("algorithm.adv_estimator=mine", "learning.estimator", "mine"),
     ],
 )
 def test_what_is_learned_and_how_follows_from_what_is_said(given, key, value):
@@ -216,16 +209,8 @@ def test_what_is_learned_and_how_follows_from_what_is_said(given, key, value):
     assert attrgetter(key)(settings) == value
 
 
-def test_what_had_an_effect_in_0_3_only_is_told():
-    with pytest.warns(DeprecationWarning, match=r"agentlightning\.port has no effect: the trainer's model proxy"):
-        load_settings({"agentlightning": {"port": 9999}})
-    with pytest.warns(DeprecationWarning, match=r"trace_aggregator\.debug has no effect"):
-        load_settings({"agentlightning": {"trace_aggregator": {"debug": True}}})
-
-
 def test_checkpoints_are_written_by_time_unless_steps_are_said():
     assert load_settings().checkpoint_seconds == 600
-    assert load_settings(["agentlightning.checkpoint_minutes=0.5"]).checkpoint_seconds == 30
     for frequency in (20, -1):
         by_steps = load_settings({"trainer.save_freq": frequency})
         assert by_steps.checkpoint_seconds is None
