@@ -5,13 +5,9 @@ from .algorithm import (
 from .manager import (
     RolloutManager as RolloutManager,
 )
-from .trainer import (
-    AgentLightningTrainer as AgentLightningTrainer,
-)
 
 __all__ = [
     "PPO",
     "VERL",
-    "AgentLightningTrainer",
     "RolloutManager",
 ]
