@@ -1,5 +1,4 @@
 from .algorithm import (
-    PPO as PPO,
     VERL as VERL,
 )
 from .manager import (
@@ -7,7 +6,6 @@ from .manager import (
 )
 
 __all__ = [
-    "PPO",
     "VERL",
     "RolloutManager",
 ]
