@@ -115,7 +115,6 @@ _AGENT = "the agent gives the reward, and has tools of its own"
 _DATASETS = "samples are those of the datasets that the run is given"
 _RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
 _OLDER = "verl's newer trainer, which runs here, does not look at it"
-_IMAGES = "the folder of the samples' images in agentlightning 0.3; models are trained on text alone"
 
 TOOL_FORMAT = f"{ROLLOUT}.multi_turn.format"
 """How a model writes calls of tools: the one option of verl's turns that has an effect here."""
@@ -127,7 +126,6 @@ _WITHOUT_EFFECT = {
     **dict.fromkeys(keys(ROLLOUT, "agent.default_agent_loop agent.agent_loop_config_path"), _RUNNERS),
     **dict.fromkeys(keys("algorithm", "pf_ppo use_pf_ppo"), _OLDER),
     "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
-    "data.image_base_dir": _IMAGES,
     "data.tokenizer": f"set {MODEL}.tokenizer_path",
     "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
     f"{ROLLOUT}.do_sample": f"what is learned from is drawn at {ROLLOUT}.temperature",
