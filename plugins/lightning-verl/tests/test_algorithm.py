@@ -66,7 +66,8 @@ def test_a_training_is_gone_on_with_by_the_same_config() -> None:
     assert work() == work()
     assert work() != work("actor_rollout_ref.rollout.n=8")
     assert work() != work("agentlightning.on_failure=0")
-    assert work() != work_of(load_settings((), preset="ppo"), n_train=8, n_val=0)
+    same = ("algorithm.adv_estimator=grpo", "agentlightning.trace_aggregator.level=trajectory")
+    assert work(*same) != work_of(load_settings(same), n_train=8, n_val=0), "the preset has another size of a group"
 
 
 def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_libraries(monkeypatch) -> None:
