@@ -53,7 +53,6 @@ class GRPO(Algorithm):
         lora: The rank of an adapter to train in place of the whole model; 0 for none.
         max_tokens: Of a conversation, its prompt included.
         validate_every: After so many steps it is validated, and a checkpoint is written.
-        temperature: At which tokens are sampled, also in validation.
         seed: Of the order of the tasks, of sampling, and of an adapter.
         device: Where to compute, as torch names it; None for CUDA, MPS or the processor, the first that is there.
         generator: What samples: `module` for the model that is trained, or the URL of a vLLM server.
@@ -84,7 +83,6 @@ class GRPO(Algorithm):
         lora: NonNegativeInt = 0,
         max_tokens: PositiveInt = 2048,
         validate_every: PositiveInt = 10,
-        temperature: Positive = 1.0,
         seed: NonNegativeInt = 0,
         device: str | None = None,
         generator: str = "module",
@@ -158,7 +156,6 @@ class GRPO(Algorithm):
                 device=self.options.device or find_device(),
                 lora=self.options.lora,
                 learning_rate=self.options.learning_rate,
-                temperature=self.options.temperature,
                 needs_reference=self.options.kl > 0,
                 seed=self.options.seed,
             )

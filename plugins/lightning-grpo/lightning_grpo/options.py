@@ -41,7 +41,6 @@ class TrainingOptions:
     max_tokens: int
     """Of a row; the constant of `loss="constant"`."""
     validate_every: int
-    temperature: float
     seed: int
     device: str | None
     generator: str

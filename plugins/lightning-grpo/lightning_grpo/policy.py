@@ -42,7 +42,6 @@ class Policy:
         device: Where it computes, as torch names it.
         lora: The rank of the adapter that is trained; 0 for the whole model.
         learning_rate: AdamW's.
-        temperature: At which tokens are sampled, and their log-probabilities are said.
         needs_reference: Whether `reference_logprobs` is used.
         seed: Where sampling, and an adapter, begin.
         bf16: Whether to compute in bf16; None for what the device does.
@@ -58,7 +57,6 @@ class Policy:
         device: str,
         lora: int = 0,
         learning_rate: float,
-        temperature: float = 1.0,
         needs_reference: bool = False,
         seed: int = 0,
         bf16: bool | None = None,
@@ -66,7 +64,6 @@ class Policy:
         self.device = torch.device(device)
         self.is_bf16 = self.device.type == "cuda" if bf16 is None else bf16
         """Whether it computes in bf16."""
-        self._temperature = temperature
         self.lock = threading.RLock()
         """Held by the thread that uses the model."""
         self.version = 0
@@ -140,9 +137,9 @@ class Policy:
         found = []
         for row, said, tokens in zip(rows, logits, ids, strict=True):
             begin, end = len(row.prompt_ids), len(row.prompt_ids) + len(row.response_ids)
-            scaled = said[begin - 1 - first : end - 1 - first].float() / self._temperature
-            sampled = scaled.gather(-1, tokens[begin:end].unsqueeze(-1)).squeeze(-1)
-            found.append(sampled - scaled.logsumexp(-1))
+            scores = said[begin - 1 - first : end - 1 - first].float()
+            sampled = scores.gather(-1, tokens[begin:end].unsqueeze(-1)).squeeze(-1)
+            found.append(sampled - scores.logsumexp(-1))
         return found
 
     def update(self, loss: float, *, max_norm: float = 1.0) -> float:

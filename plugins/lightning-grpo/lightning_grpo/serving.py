@@ -18,29 +18,29 @@ from lightning_grpo.vllm import VllmGenerator
 
 T = TypeVar("T")
 
+_TEMPERATURE = 1.0
+
 
 class PolicyEngine:
-    """Samples as the loss wants it: the agent says how long an answer may be and what ends it, and nothing else.
+    """Samples as the loss wants it: from the whole distribution. The agent says how long an answer may be and its end.
 
     Args:
         generator: Continues prompts.
-        temperature: At which tokens are drawn, from the whole distribution.
         max_context_tokens: The most tokens that a prompt and its answer may have together.
     """
 
     lowers_max_tokens = True
     """An answer ends where the context does, whatever the agent asks."""
 
-    def __init__(self, generator: TokenEngine, *, temperature: float, max_context_tokens: int) -> None:
+    def __init__(self, generator: TokenEngine, *, max_context_tokens: int) -> None:
         self._generator = generator
-        self._temperature = temperature
         self.max_context_tokens = max_context_tokens
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
         """Continue a prompt that leaves room for an answer; the proxy refuses any other."""
         room = self.max_context_tokens - len(prompt_ids)
         asked = {name: sampling[name] for name in ("stop", "stop_token_ids") if name in sampling}
-        asked |= {"temperature": self._temperature, "max_tokens": min(sampling.get("max_tokens", room), room)}
+        asked |= {"temperature": _TEMPERATURE, "max_tokens": min(sampling.get("max_tokens", room), room)}
         return await self._generator.generate(prompt_ids, asked, request_id=request_id)
 
 
@@ -84,7 +84,6 @@ class Serving(PolicyProxy):
         self._backend = TokensBackend(
             PolicyEngine(
                 self._server or self._batcher,
-                temperature=options.temperature,
                 max_context_tokens=min(options.max_tokens, policy.context),
             ),
             policy.tokenizer,
@@ -113,7 +112,7 @@ class Serving(PolicyProxy):
             await self._server.take()
         self._batcher.version = self._policy.version
         self.serve_as(dict.fromkeys((self._name, model), self._backend))
-        resources = self.resources_of(model, {"temperature": self._options.temperature})
+        resources = self.resources_of(model, {"temperature": _TEMPERATURE})
         return resources, await self.resources_id(resources)
 
     async def change(self, change: Callable[[], T]) -> T:

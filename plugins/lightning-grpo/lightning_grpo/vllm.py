@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from lightning_proxy.answer import objects
@@ -32,7 +31,7 @@ class VllmGenerator(VllmEngine):
     Args:
         url: Where the server is, with `/v1` or without. Its key is in the variable `VLLM_API_KEY`, as for vLLM.
         policy: The model that is trained.
-        options: What it was loaded from, which the server has to have been started with, and how tokens are drawn.
+        options: What it was loaded from, which the server has to have been started with.
         folder: Where weights are written for the server, which reads the same folder.
     """
 
@@ -71,8 +70,7 @@ class VllmGenerator(VllmEngine):
         """Have the server load the policy's weights, when it has answered the calls that it has.
 
         Raises:
-            ConfigError: When it does not, or cannot be reached, serves another model, takes shorter conversations, or
-                says how likely tokens are without regard to the temperature.
+            ConfigError: When it does not, or cannot be reached, serves another model, or takes shorter conversations.
         """
         version = self._policy.version
         if self.version < 0:
@@ -110,7 +108,7 @@ class VllmGenerator(VllmEngine):
             ) from exc
 
     async def _check(self) -> None:
-        model, most, temperature = self._options.model, self._options.max_tokens, self._options.temperature
+        model, most = self._options.model, self._options.max_tokens
         served = objects((await self.ask("GET", "/v1/models")).get("data"))
         base = next((each for each in served if each.get("max_model_len")), {})
         if str(base.get("root")).rstrip("/") != model:
@@ -124,14 +122,6 @@ class VllmGenerator(VllmEngine):
                 f"max_tokens is {most}, and the server at {self._url} takes {base['max_model_len']}; take fewer, or "
                 "start it with a larger --max-model-len"
             )
-        if temperature != 1.0:  # where there is but one token to draw from, it is certain to be drawn
-            asked = {"temperature": temperature, "top_k": 1, "max_tokens": 4, "ignore_eos": True}
-            found = await super().generate(self._policy.tokenizer.encode("The"), asked, request_id="probe")
-            if median(found.logprobs or [-1.0]) < -1e-3:
-                raise ConfigError(
-                    f"temperature is {temperature}, and the server at {self._url} gives log-probabilities without it; "
-                    "start it with --logprobs-mode processed_logprobs"
-                )
 
     async def _reload(self, weights: str) -> None:
         await self._tell("/pause?mode=wait")

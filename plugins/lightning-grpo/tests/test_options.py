@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"updates": 1000}, "updates is 1000, and a step has 64 rollouts; take fewer"),
     ({"generator": "vllm"}, "generator is 'vllm'; it is 'module', or the URL of a vLLM server"),
     ({"lora": -1}, "grpo: lora is -1; it has to be 0 or more"),
-    ({"temperature": 0}, "grpo: temperature is 0; it has to be more than 0"),
+    ({"kl": -1}, "grpo: kl is -1; it has to be 0 or more"),
     ({"learning_rate": "fast"}, "grpo: learning_rate is 'fast'; it has to be a number"),
     ({"learning_rate": float("inf")}, "grpo: learning_rate is inf; it has to be a finite number"),
     ({"learning": {"on_failure": float("nan")}}, "learning: on_failure is .*; it has to be 'drop' or a finite number"),

@@ -76,7 +76,7 @@ def url(model: str) -> Iterator[str]:
 
 def training(model: str, url: str, **more: Any) -> GRPO:
     own = {"steps": 3, "batch_size": 4, "group_size": 4, "max_tokens": 160, "device": "cpu", "learning_rate": 1e-2}
-    return GRPO(model, generator=url, **{"temperature": 0.7, **own, **more})
+    return GRPO(model, generator=url, **{**own, **more})
 
 
 @pytest.mark.parametrize("lora", [0, 4])
@@ -84,7 +84,7 @@ async def test_after_each_step_the_server_answers_as_the_trainer(
     model: str, url: str, tmp_path: Path, lora: int
 ) -> None:
     options = training(model, url, lora=lora).options
-    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2, temperature=0.7)
+    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2)
     server = VllmGenerator(url, policy, options=options, folder=tmp_path / "served")
     fixed, likelihoods = Row(PROMPT, [9, 10, 11], [1] * 3, None, ()), []
     async with aclosing(server):
@@ -93,7 +93,7 @@ async def test_after_each_step_the_server_answers_as_the_trainer(
             greedy = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}
             [expected] = policy.generate([PROMPT], Sampling(temperature=0.0, max_tokens=20, ignore_eos=True))
             assert list((await server.generate(PROMPT, greedy, request_id="x")).token_ids) == expected.token_ids
-            found = await server.generate(PROMPT, {**greedy, "temperature": 0.7}, request_id="x")
+            found = await server.generate(PROMPT, {**greedy, "temperature": 1.0}, request_id="x")
             assert found.weight_versions == (step, step)
             rows = [Row(PROMPT, list(found.token_ids), [1] * 20, None, ()), fixed]
             computed = [each.detach() for each in policy.logprobs(rows)]
@@ -109,8 +109,8 @@ async def test_calls_under_way_end_with_the_weights_that_they_began_with(
     model: str, url: str, tmp_path: Path, lora: int
 ) -> None:
     options = training(model, url, lora=lora).options
-    before = Policy(model, device="cpu", learning_rate=1e-2, temperature=0.7)
-    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2, temperature=0.7)
+    before = Policy(model, device="cpu", learning_rate=1e-2)
+    policy = Policy(model, device="cpu", lora=lora, learning_rate=1e-2)
     server = VllmGenerator(url, policy, options=options, folder=tmp_path / "served")
 
     def differences(policy: Policy, found: list[Generated]) -> list[float]:
@@ -120,7 +120,7 @@ async def test_calls_under_way_end_with_the_weights_that_they_began_with(
 
     async with aclosing(server), asyncio.TaskGroup() as group:
         await server.take()
-        asked = {"temperature": 0.7, "max_tokens": 400, "ignore_eos": True}
+        asked = {"temperature": 1.0, "max_tokens": 400, "ignore_eos": True}
         early = [group.create_task(server.generate(PROMPT, asked, request_id="x")) for _ in range(8)]
         learn(policy, [Lesson((), tuple(rows_of(policy)))], options=options, version=1)
         await asyncio.sleep(0.05)  # they are sent
@@ -179,11 +179,10 @@ async def test_a_server_that_takes_no_weights_is_told_what_it_lacks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"temperature": 1.0}, "needs VLLM_SERVER_DEV_MODE=1"),
-        ({"temperature": 1.0, "lora": 4}, "needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and"),
-        ({}, "temperature is 0.7, and .* without it; start it with --logprobs-mode processed_logprobs"),
+        ({}, "needs VLLM_SERVER_DEV_MODE=1"),
+        ({"lora": 4}, "needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and"),
     ]
-    with serving(model, "--logprobs-mode", "raw_logprobs", variables=dict.fromkeys(TAKES_WEIGHTS, "0")) as url:
+    with serving(model, variables=dict.fromkeys(TAKES_WEIGHTS, "0")) as url:
         for more, message in wrong:
             with pytest.raises(ConfigError, match=message):
                 await Trainer(algorithm=training(model, url, **more)).fit_async(letters, letter_tasks(0, 4))

@@ -1,19 +1,16 @@
-"""The algorithm `verl`, and the presets of it."""
+"""The algorithm `verl`."""
 
 import asyncio
-import copy
 import hashlib
 import logging
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from lightning_tokens.learning.serving import check_parts, checkpoints_of
-from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 
 from lightning_core.algorithm import Algorithm
@@ -48,12 +45,13 @@ class VERL(Algorithm):
     not run again.
 
     Args:
-        config: verl's options as in agentlightning 0.3, a YAML file of them, or a list like
-            `["actor_rollout_ref.rollout.n=8", ...]`. What is not in it is as verl has it.
+        config: verl's options as in agentlightning 0.3, or a list like `["actor_rollout_ref.rollout.n=8", ...]`. What
+            is not in it is as verl has it.
         trainer_cls: What goes before verl's trainer: a plain class, or its import path `pkg.mod:Class`, whose methods
-            are called instead of the trainer's and call those by `super()`; or a subclass of `AgentLightningTrainer`.
+            are called instead of the trainer's and call those by `super()`.
         daemon_cls: A subclass of `RolloutManager`, or its import path: 0.3's daemon is that, here.
-        preset: `grpo`, `ppo` or `rloo`: sets what belongs to it, where the config does not say otherwise.
+        preset: `grpo`, `rloo` or `ppo` (with a critic): sets what belongs to it, where the config does not say
+            otherwise.
 
     Raises:
         ConfigError: Names every key that there is not and every value that does not fit, with the nearest right key.
@@ -61,19 +59,16 @@ class VERL(Algorithm):
 
     measures_held_out = True
     end_seconds = 600.0
-    _preset: ClassVar[Literal["grpo", "ppo", "rloo"] | None] = None
 
     def __init__(
         self,
-        config: Mapping[str, Any] | Sequence[str] | str | Path | None = None,
+        config: Mapping[str, Any] | Sequence[str] | None = None,
         trainer_cls: type | str | None = None,
         daemon_cls: type[RolloutManager] | str | None = None,
         *,
         preset: Literal["grpo", "ppo", "rloo"] | None = None,
     ) -> None:
-        if preset is not None and self._preset is not None and preset != self._preset:
-            raise ConfigError(f"preset is {preset!r}, and {type(self).__name__} is {self._preset!r}; say it once")
-        self.settings: Settings = load_settings(config, preset=preset or self._preset)
+        self.settings: Settings = load_settings(config, preset=preset)
         self._trainer_cls = trainer_cls
         self._daemon_cls = daemon_cls
 
@@ -151,24 +146,15 @@ class VERL(Algorithm):
         check_parts(self, str(settings.verl.actor_rollout_ref.model.path))
 
 
-class PPO(VERL):
-    """`VERL` with a critic and generalised advantage estimation."""
-
-    _preset = "ppo"
-
-
 def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:
     """Return what tells a training from another one, as JSON has it: the same is gone on with.
 
     Args:
-        settings: Its config. Where this says that nothing is to be gone on with, each training is another one.
+        settings: Its config.
         n_train: How many samples it has.
         n_val: How many to validate on.
     """
-    work = {"config": _digest(settings), "train": n_train, "val": n_val}
-    if settings.verl.trainer.resume_mode == "disable":
-        work["anew"] = secrets.token_hex(8)
-    return work
+    return {"config": _digest(settings), "train": n_train, "val": n_val}
 
 
 async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
@@ -200,10 +186,7 @@ def _daemon_class(given: type | str | None) -> type[RolloutManager]:
 
 def _digest(settings: Settings) -> str:
     """Tell configs apart in a few characters: another one is other work."""
-    config = copy.deepcopy(settings.verl)
-    for key in settings.of_machine:
-        OmegaConf.update(config, key, None, force_add=True)
-    text = OmegaConf.to_yaml(config, sort_keys=True) + repr(settings.learning)
+    text = repr(sorted(settings.given.items())) + repr((settings.own, settings.learning))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

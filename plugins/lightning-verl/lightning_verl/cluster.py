@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,9 +18,6 @@ from lightning_verl.leftovers import end_leftovers, worker_variables
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 """Options of Ray, unless the config gives others. Workers' logs stand in Ray's session folder."""
-
-_ERROR = re.compile(r"^(?:Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)|(Fatal Python error: .*))$", re.M)
-"""What a log says of an error: the line behind a traceback, or Python's of a signal. Warnings name errors, too."""
 
 
 @contextmanager
@@ -56,9 +52,7 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
 
 @contextmanager
 def logs_named() -> Iterator[None]:
-    """Have an error of a worker say where its log is, and of one that died what the last error in that is.
-
-    Ray shows neither. The log of a worker that was killed has no error, and none is quoted.
+    """Have an error of a worker say where its log is, which Ray does not show.
 
     Raises:
         AlgorithmError: In the place of Ray's own errors.
@@ -67,20 +61,12 @@ def logs_named() -> Iterator[None]:
         yield
     except RayError as exc:
         said = str(exc).strip().splitlines() or [type(exc).__name__]
-        # Both say everything themselves: what a worker raised, and what ended it at its start.
+        # What a worker raised, and what ended it at its start, stands behind a traceback.
         is_raised = isinstance(exc, RayTaskError) or "creation task" in said[0]
-        logs = Path(ray._private.worker._global_node.get_logs_dir_path())
-        log = _log_of(str(exc), logs, quotes=not is_raised)
-        raise AlgorithmError(f"a worker of verl failed: {said[-1 if is_raised else 0].strip()}; {log}") from exc
-
-
-def _log_of(error: str, logs: Path, *, quotes: bool) -> str:
-    """Name the log of the worker that an error names by its process id, and quote its last error."""
-    for pid in re.findall(r"\bpid[=:] ?(\d+)", error):
-        for path in logs.glob(f"worker-*-{pid}.err"):
-            found = [uncaught or fatal for uncaught, fatal in _ERROR.findall(path.read_text(errors="replace"))]
-            return f"its log is {path}" + (f", the last error there: {found[-1]}" if found and quotes else "")
-    return f"the logs of the workers are {logs}/worker-*.err"
+        worker = re.search(r"\bpid[=:] ?(\d+)", str(exc))
+        folder = ray._private.worker._global_node.get_logs_dir_path()
+        log = f"{folder}/worker-*-{worker[1] if worker else '*'}.err"
+        raise AlgorithmError(f"a worker of verl failed: {said[-1 if is_raised else 0].strip()}; see {log}") from exc
 
 
 def _arguments(config: DictConfig) -> dict[str, Any]:
@@ -103,23 +89,17 @@ def _arguments(config: DictConfig) -> dict[str, Any]:
 def _check_resources(config: DictConfig) -> None:
     """Refuse a cluster on which verl would wait for ever."""
     name = get_resource_name()
-    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
-    training, generating = trainer.nnodes * trainer.n_gpus_per_node, 0
-    asked = f"trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
-    if trainer.v1.trainer_mode == "separate_async":
-        generating = rollout.nnodes * rollout.n_gpus_per_node
-        asked += (
-            f", and for separate_async actor_rollout_ref.rollout.nnodes={rollout.nnodes} times "
-            f"actor_rollout_ref.rollout.n_gpus_per_node={rollout.n_gpus_per_node}"
-        )
+    trainer = config.trainer
+    training = trainer.nnodes * trainer.n_gpus_per_node
     units = OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0)
-    # verl's pools ask for three a worker, and two where it only generates; TransferQueue for one each of its actors
-    needed = {name: training + generating, "CPU": 3 * training + 2 * generating + 1 + units}
+    # verl's pools ask for three a worker; TransferQueue for one each of its actors
+    needed = {name: training, "CPU": 3 * training + 1 + units}
     free, total = ray.available_resources(), ray.cluster_resources()
     for what, count in needed.items():
         if free.get(what, 0) < count:
             raise ConfigError(
                 f"Ray's cluster has {free.get(what, 0):g} of {what} free, of {total.get(what, 0):g}, and the run needs "
-                f"{count} ({asked}); end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for "
-                "scheduling and may be more than there are, or train on a processor: agentlightning.device: cpu"
+                f"{count} (trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}); "
+                "end what holds them, set ray_kwargs.ray_init, where num_cpus is a count for scheduling and may be "
+                "more than there are, or train on a processor: agentlightning.device: cpu"
             )

@@ -7,14 +7,13 @@ import copy
 import functools
 import logging
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions, weights_go_in
+from lightning_tokens.learning.options import OWN_ESTIMATORS, LearningOptions
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
@@ -35,7 +34,6 @@ from lightning_core.registry.options import wanted_of
 from lightning_verl.rules import (
     ACTOR,
     MODEL,
-    POLICY_LOSS,
     PREFIX,
     ROLLOUT,
     ROLLOUT_LOSS,
@@ -52,7 +50,7 @@ from lightning_verl.rules import (
 
 logger = logging.getLogger(__name__)
 
-Source = Mapping[str, Any] | str | Path | Sequence[str] | None
+Source = Mapping[str, Any] | Sequence[str] | None
 """What a configuration can be given as; omegaconf's are mappings, too."""
 
 WORKERS = "lightning_verl.workers"
@@ -77,16 +75,12 @@ _ALWAYS: dict[str, Any] = {
     "trainer.save_freq": 1_000_000_000,
     "trainer.test_freq": 1_000_000_000,  # verl validates after the last step, too, where it validates after any
     "trainer.default_local_dir": "checkpoints",
-}
-"""What is set over verl's defaults before a user sets anything."""
-
-_WITH_FSDP: dict[str, Any] = {
     f"{ACTOR}.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
     f"{ACTOR}.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
     **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
 }
-"""What is set where verl's engine is FSDP, on any device: its second version."""
+"""What is set over verl's defaults before a user sets anything."""
 
 _WITHOUT_FLASH_ATTN = {f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS}
 """What trains with torch's own attention: flash-attn has no wheel for the newest torch."""
@@ -121,19 +115,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 _HF = "hf_model"
 _SAVED = f"{ACTOR}.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
+_CHECKPOINT_SECONDS = 600.0
 _N_GPUS = "trainer.n_gpus_per_node"
 _KEPT = ("trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep")
 
 _Share = Annotated[float, Field(gt=0, le=1)]
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(keys(ACTOR, "ppo_max_token_len_per_gpu ppo_mini_batch_size"), PositiveInt),
-    f"{ACTOR}.ulysses_sequence_parallel_size": PositiveInt,
     **dict.fromkeys(keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), NonNegativeFloat),
     **dict.fromkeys(keys(MODEL, "lora.rank lora_rank"), NonNegativeInt),
     **dict.fromkeys(keys(ROLLOUT, "n val_kwargs.n"), PositiveInt),
-    **dict.fromkeys(
-        keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"), Annotated[float, Field(gt=0, le=1)]
-    ),
+    **dict.fromkeys(keys(ROLLOUT, "top_p val_kwargs.top_p"), _Share),
     f"{ROLLOUT}.temperature": PositiveFloat,  # groups of equal answers teach nothing
     f"{ROLLOUT}.val_kwargs.temperature": NonNegativeFloat,
     f"{ROLLOUT}.top_k": Annotated[int, Field(ge=-1)],
@@ -142,7 +134,6 @@ _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(keys("data", "max_prompt_length max_response_length train_batch_size"), PositiveInt),
     **dict.fromkeys(keys("trainer", "n_gpus_per_node nnodes total_epochs total_training_steps"), PositiveInt),
     **dict.fromkeys(keys("trainer", "save_freq test_freq"), Annotated[int, Field(ge=-1)]),
-    "trainer.v1.separate_async.parameter_sync_step": PositiveInt,
     _SAVED: list[str],
 }
 """What a run is reckoned with before verl looks at it, and what verl takes silently beyond its bounds.
@@ -152,13 +143,6 @@ Of other numbers, null may say that there is no limit, or that verl's engine is 
 
 _KINDS = ((bool, bool), (int | float, FiniteFloat), (DictConfig, dict))
 """By the kind of verl's default, what another value of the key is."""
-
-_SUPERSEDED = {
-    f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
-    f"{PREFIX}.trace_aggregator.debug": "training/n_unmerged_rollouts counts the rollouts whose rows do not merge",
-    f"{PREFIX}.trace_aggregator.mismatch_log_dir": "nothing is written there",
-}
-"""Keys of agentlightning 0.3, and why they have no effect any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +159,13 @@ class Settings:
     """How long after a checkpoint the next one is written; None where `trainer.save_freq` says it in steps."""
     keeps_best: bool = False
     """Whether the best checkpoint and the newest are kept; else as many as verl's keys say."""
-    of_machine: tuple[str, ...] = ()
-    """The keys of verl's that the machine has answered, and not the user: another answer is the same training."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What the user and the preset have set of it, by dotted key; the rest follows from that, and from the machine."""
 
     @property
     def batch_size(self) -> int:
         """How many groups verl learns from at once."""
-        return int(self.verl.data.train_batch_size) // _updates_per_step(self.verl)
+        return int(self.verl.data.train_batch_size)
 
     @property
     def weights_folder(self) -> str:
@@ -195,8 +179,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     Neither verl nor torch is imported. What the user sets wins over everything; `rules` says what is refused.
 
     Args:
-        source: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
-            that verl's defaults do not list is written with a `+`, as for Hydra.
+        source: A mapping as agentlightning 0.3 takes it, or a list of `key.key=value`. A key that verl's defaults do
+            not list is written with a `+`, as for Hydra.
         preset: `grpo`, `ppo` or `rloo`: set before what is given.
 
     Raises:
@@ -210,36 +194,27 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     leaves = list(_leaves(_read(source)))
     added = {key.replace("+", "") for key, _ in leaves if "+" in key}
     given = {key.replace("+", ""): value for key, value in leaves}
-    engine = given.pop("model_engine", "dp")
     own = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
         own = own.model_copy(update={"device": own.device or "cpu"})
-    packaged = _packaged_defaults(engine)
+    packaged = _packaged_defaults()
     config = copy.deepcopy(packaged)
     _lay(config, _ALWAYS)
     _lay(config, {f"{model}.external_lib": WORKERS for model in _MODELS})
-    _lay(config, _WITH_FSDP if engine == "dp" else {})
     _lay(config, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(config, _ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
-    if engine == "dp" and (own.device == "cpu" or find_spec("flash_attn") is None):
+    if own.device == "cpu" or find_spec("flash_attn") is None:
         _lay(config, _WITHOUT_FLASH_ATTN)
     try:
         _refuse(_set(config, given, added))
-        strategy = config.actor_rollout_ref.actor.strategy
-        if engine == "dp" and strategy not in ("fsdp", "fsdp2"):
-            raise ConfigError(
-                f"actor_rollout_ref.actor.strategy is {strategy!r}; it has to be fsdp or fsdp2. Another engine is "
-                "chosen by model_engine, such as model_engine=megatron"
-            )
         facts = Facts(config, given, own)
         _refuse(faults_of_conflicts(facts, packaged=packaged))
-        _let_loss_correct(config, given)
         learning = _learning(facts)
         conflicts = learning.conflicts()
         _refuse(f"{PREFIX}.{name} is {getattr(learning, name)!r}: {why}" for name, why in conflicts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
-        _complete(config, given, engine=str(engine), row=learning.max_prompt_length + learning.max_response_length)
+        _complete(config, given, row=learning.max_prompt_length + learning.max_response_length)
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     if unused := unused_options(facts, packaged=packaged):
@@ -253,9 +228,9 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         config,
         own,
         learning,
-        own.checkpoint_minutes * 60 if given.get(_SAVE_FREQ) is None else None,
+        _CHECKPOINT_SECONDS if given.get(_SAVE_FREQ) is None else None,
         keeps_best=not any(key in given for key in _KEPT),
-        of_machine=tuple(key for key in (_N_GPUS, *_WITHOUT_FLASH_ATTN) if key not in given),
+        given={**before, **given},
     )
 
 
@@ -282,22 +257,13 @@ def _read(source: Source) -> Mapping[str, Any]:
                 config: Any = {}
             case Mapping():
                 config = source
-            case str() | Path():
-                if Path(source).suffix not in (".yaml", ".yml"):
-                    raise ConfigError(f"{source}: a configuration of verl is a file that ends in .yaml or .yml")
-                config = OmegaConf.load(source)
-            case _ if isinstance(source, Sequence) and all(isinstance(each, str) and "=" in each for each in source):
+            case list() | tuple() if all(isinstance(each, str) and "=" in each for each in source):
                 config = OmegaConf.from_dotlist(list(source))
             case _:
-                raise ConfigError(
-                    "a configuration is a mapping, the path of a YAML file or a list of 'key.key=value', not "
-                    f"{source!r}"
-                )
-    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as exc:
+                raise ConfigError(f"a configuration is a mapping or a list of 'key.key=value', not {source!r}")
+    except (YAMLError, OmegaConfBaseException) as exc:
         raise ConfigError(f"cannot read the configuration {source}: {exc}") from exc
-    read = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
-    if not isinstance(read, Mapping):
-        raise ConfigError(f"{source}: a configuration is a mapping of keys to values")
+    read: Mapping[str, Any] = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
     return read
 
 
@@ -311,9 +277,6 @@ def _leaves(values: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, 
 
 def _read_own(given: dict[str, Any], before: Mapping[str, Any]) -> Own:
     """Take our own keys out of what is given, and check them."""
-    for key, why in _SUPERSEDED.items():
-        if given.get(key):
-            warnings.warn(f"{key} has no effect: {why}; leave it out", DeprecationWarning, stacklevel=4)
     inside = [key for key in given if f"{key}.".startswith(f"{PREFIX}.")]
     nested = OmegaConf.create()
     for key, value in {**before, **{key: given.pop(key) for key in inside}}.items():
@@ -338,7 +301,7 @@ def _set(config: DictConfig, given: Mapping[str, Any], added: set[str]) -> Itera
             yield f"{name} is {value!r}; {wanted}"
             continue
         try:
-            OmegaConf.update(config, name, value, force_add=name in added or name == "data.image_base_dir")
+            OmegaConf.update(config, name, value, force_add=name in added)
         except OmegaConfBaseException as exc:
             parent, _, key = str(exc.full_key).rpartition(".")
             beside = OmegaConf.select(config, parent) if parent else config
@@ -365,7 +328,7 @@ def _wanted(name: str, before: Any, value: Any) -> str | None:
     return None
 
 
-def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row: int) -> None:
+def _complete(config: DictConfig, given: Mapping[str, Any], *, row: int) -> None:
     """Set the options that follow from the rest, unless they are set, and write paths out."""
     for section, name in ((config.actor_rollout_ref.model, "path"), (config.trainer, "default_local_dir")):
         section[name] = os.path.expanduser(str(section[name]))  # neither verl nor transformers understands a `~`
@@ -373,18 +336,12 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row:
         if theirs := given.get(f"{model}.external_lib"):
             OmegaConf.update(config, f"{model}.external_lib", [WORKERS, theirs])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
-    is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
-    if trainer.device != "cpu" and not is_separate and given.get(_N_GPUS) is None:
+    if trainer.device != "cpu" and given.get(_N_GPUS) is None:
         trainer.n_gpus_per_node = count_gpus() or trainer.n_gpus_per_node
-    if has_lora(config) and (
-        config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
-        or is_separate  # verl 0.9 sends the frozen base there, without the adapter
-    ):
+    if has_lora(config) and config.actor_rollout_ref.rollout.name == "hf":  # our server takes whole weights
         config.actor_rollout_ref.model.lora.merge = True
-    if given.get(f"{ACTOR}.ppo_mini_batch_size") is None:
-        updates = _updates_per_step(config)
-        if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
-            actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
+    if given.get(f"{ACTOR}.ppo_mini_batch_size") is None and data.train_batch_size % actor.ppo_mini_batch_size:
+        actor.ppo_mini_batch_size = data.train_batch_size
     for part in ("actor_rollout_ref.actor", "critic"):  # the reference's and the servers' follow the actor's
         if (key := f"{part}.ppo_max_token_len_per_gpu") not in given:
             OmegaConf.update(config, key, max(OmegaConf.select(config, key), row))
@@ -392,20 +349,8 @@ def _complete(config: DictConfig, given: Mapping[str, Any], *, engine: str, row:
         config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.nnodes * trainer.n_gpus_per_node - 1)
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
-    if given.get(_SAVED) is None and engine == "dp" and not has_lora(config):
+    if given.get(_SAVED) is None and not has_lora(config):
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
-
-
-def _let_loss_correct(config: DictConfig, given: Mapping[str, Any]) -> None:
-    """Choose the loss that corrects by itself where the actor's own probabilities of the old policy are left out.
-
-    verl's newer trainer neither chooses it, nor tells it how to correct.
-    """
-    loss, correction = (config.actor_rollout_ref.actor.policy_loss, config.algorithm.rollout_correction)
-    if correction.bypass_mode and given.get(POLICY_LOSS) is None:
-        loss.loss_mode = "bypass_mode"
-    if loss.loss_mode == "bypass_mode":
-        OmegaConf.update(config, f"{ACTOR}.policy_loss.rollout_correction", correction, force_add=True)
 
 
 def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
@@ -424,7 +369,6 @@ def _learning(facts: Facts) -> LearningOptions:
         if is_trajectory and limit not in rows.model_fields_set:
             of_trajectory = max(of_trajectory, said)
         limits[f"max_{side}_length"] = of_trajectory if is_trajectory else said
-    bypass = bool(config.algorithm.rollout_correction.bypass_mode)
     return LearningOptions(
         **limits,
         level=rows.level,
@@ -437,17 +381,10 @@ def _learning(facts: Facts) -> LearningOptions:
         overlong_penalty=own.overlong_penalty,
         estimator=estimator,
         norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
-        advantage=own.advantage or ("rollout" if estimator in OWN_ESTIMATORS else "row"),
+        advantage="rollout" if estimator in OWN_ESTIMATORS else "row",
         loss="rollout" if facts.is_loss_by_rollout else "verl",
-        weights_in=weights_go_in(str(config.actor_rollout_ref.actor.policy_loss.loss_mode)),
-        needs_logprobs=bypass or bool(config.actor_rollout_ref.rollout.calculate_log_probs),
+        needs_logprobs=bool(config.actor_rollout_ref.rollout.calculate_log_probs),
     )
-
-
-def _updates_per_step(config: DictConfig) -> int:
-    """Return in how many parts verl takes a batch; more than one in its mode `separate_async`."""
-    v1 = config.trainer.v1
-    return int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
 
 
 def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
@@ -458,22 +395,16 @@ def _refuse(faults: Iterable[str], what: str = "is wrong") -> None:
 
 
 @functools.cache
-def _packaged_defaults(model_engine: object) -> DictConfig:
-    """Read what verl's trainer is started with when nothing is set; verl has a set of defaults for each engine."""
+def _packaged_defaults() -> DictConfig:
+    """Read what verl's trainer is started with when nothing is set."""
     verl = find_spec("verl")
-    folder = Path(str(verl.origin)).parent / "trainer" / "config" if verl is not None else Path()
-    files = {path.name.split("_")[3]: path for path in folder.glob("_generated_ppo_*trainer.yaml")}
-    engines = {"dp" if name == "trainer.yaml" else name: path for name, path in files.items()}
-    if not engines:
+    if verl is None:
         raise ConfigError(
             "verl is not installed; install lightning-verl with its dependencies: pip install lightning-verl"
         )
-    if model_engine not in engines:
-        told = f"model_engine is {model_engine!r}; verl has: {', '.join(sorted(engines))}"
-        raise ConfigError(told + did_you_mean(model_engine, engines))
-    read = OmegaConf.load(engines[str(model_engine)])
+    read = OmegaConf.load(Path(str(verl.origin)).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
     assert isinstance(read, DictConfig)
-    read.model_engine = model_engine
+    read.model_engine = "dp"
     OmegaConf.set_struct(read, True)
     _open(read)
     OmegaConf.set_struct(read.ray_kwargs.ray_init, False)

@@ -3,13 +3,13 @@
 Everything else is left to verl, which knows its keys and asserts its sizes. The rules are:
 
 1. Of verl's options, those for what another part does here are refused: the agent gives the reward and has the tools.
-2. Samples are rollouts or rows, by what the estimator can: verl's own take rows, and of `grpo` only the last ones.
+2. Samples are rollouts or rows, by what the estimator can: verl's own take rows.
 3. A KL penalty in rewards comes too late for estimators that compare rollouts.
 4. Options of what is learned fit each other; see `LearningOptions.conflicts`.
 5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
-6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
-7. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
-   the adapter merged into them, and they need a way for weights between GPUs.
+6. The ratio is to the actor's own probabilities.
+7. The engine is FSDP, which reads an adapter's rank in `lora_rank`; a server that takes whole weights gets the adapter
+   merged into them. Generation takes turns with the training on the same GPUs.
 8. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
    what is trained.
 9. Groups are left out by their rewards.
@@ -58,8 +58,6 @@ class TraceAggregator(BaseModel):
     """Tokens; the longest prompt of a trajectory, which is the first turn's."""
     trajectory_max_response_length: _Length = 8192
     """Tokens; the longest response of a trajectory: all answers, and what came in between."""
-    debug: bool | None = None
-    mismatch_log_dir: str | None = None
 
 
 class Own(BaseModel):
@@ -84,13 +82,6 @@ class Own(BaseModel):
     """Tokens before the limit of a response over which its reward sinks, as in DAPO; 0 for none."""
     overlong_penalty: Annotated[_Number, Field(gt=0)] = 1.0
     """By how much the reward of a response of the full length sinks."""
-    advantage: Literal["rollout", "row"] | None = None
-    """Whether a rollout or a row is a sample; None for the rollout where that is known for the estimator."""
-    loss: Literal["rollout", "verl"] | None = None
-    """Whether rollouts weigh the same in the loss; None for that, unless `actor.loss_agg_mode` is set."""
-    checkpoint_minutes: Annotated[_Number, Field(gt=0)] = 10.0
-    """How long after a checkpoint the next one is written, where `trainer.save_freq` does not say it in steps."""
-    port: int | None = None
 
 
 class Facts(NamedTuple):
@@ -115,28 +106,15 @@ class Facts(NamedTuple):
         return str(self.config.algorithm.adv_estimator)
 
     @property
-    def mode(self) -> str:
-        return str(self.config.trainer.v1.trainer_mode)
-
-    @property
-    def is_fsdp(self) -> bool:
-        return str(self.config.actor_rollout_ref.actor.strategy).startswith("fsdp")
-
-    @property
     def is_loss_by_rollout(self) -> bool:
         """Whether rollouts weigh the same in the loss."""
-        return self.own.loss == "rollout" or (
-            self.own.loss is None and self.given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS)
-        )
+        return self.given.get(f"{ACTOR}.loss_agg_mode") in (None, ROLLOUT_LOSS)
 
 
-_LOSS_MODE = "actor_rollout_ref.actor.loss_agg_mode"
 _AGENT = "the agent gives the reward, and has tools of its own"
 _DATASETS = "samples are those of the datasets that the run is given"
 _RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
 _OLDER = "verl's newer trainer, which runs here, does not look at it"
-_IMAGES = "the folder of the samples' images in agentlightning 0.3; models are trained on text alone"
-_ENGINE = f"{ROLLOUT}.checkpoint_engine.backend"
 
 TOOL_FORMAT = f"{ROLLOUT}.multi_turn.format"
 """How a model writes calls of tools: the one option of verl's turns that has an effect here."""
@@ -148,7 +126,6 @@ _WITHOUT_EFFECT = {
     **dict.fromkeys(keys(ROLLOUT, "agent.default_agent_loop agent.agent_loop_config_path"), _RUNNERS),
     **dict.fromkeys(keys("algorithm", "pf_ppo use_pf_ppo"), _OLDER),
     "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
-    "data.image_base_dir": _IMAGES,
     "data.tokenizer": f"set {MODEL}.tokenizer_path",
     "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
     f"{ROLLOUT}.do_sample": f"what is learned from is drawn at {ROLLOUT}.temperature",
@@ -171,6 +148,8 @@ _REFUSED = {
     "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
     "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
     "critic.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
+    "algorithm.rollout_correction.bypass_mode": "the loss needs the actor's own probabilities",
+    "trainer.val_only": "agl eval measures a model",
     "distillation.enabled": "what the teacher says is collected by verl's own agents, not here",
     f"{ROLLOUT}.enable_rollout_routing_replay": "the rollouts do not record which experts have answered",
 }
@@ -222,31 +201,18 @@ def _says_something(given: Mapping[str, Any], key: str, packaged: DictConfig) ->
 def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rules 2 to 4."""
     own, estimator = facts.own, facts.estimator
-    ours = ", ".join(OWN_ESTIMATORS)
     if estimator in _WITHOUT_DATA:
         yield "algorithm.adv_estimator", "it needs what rollouts do not collect; use grpo or rloo"
-    if own.advantage == "rollout" and estimator not in OWN_ESTIMATORS:
-        yield (
-            "agentlightning.advantage",
-            f"{estimator} takes each row for a sample ({ours} have whole rollouts): set it to row",
-        )
-    if own.advantage == "row" and estimator == "grpo" and own.credit != "final":
-        yield (
-            "agentlightning.credit",
-            "with agentlightning.advantage=row and grpo verl compares only the last row of each rollout, so it would "
-            "have no effect; leave agentlightning.advantage out",
-        )
-    if own.mask_truncated and (own.advantage == "row" or estimator not in OWN_ESTIMATORS):
+    if own.mask_truncated and estimator not in OWN_ESTIMATORS:
         yield (
             "agentlightning.mask_truncated",
-            f"it leaves rows out, and {estimator} compares rows here, so that their rewards would be missing; use "
-            f"agentlightning.advantage=rollout with {ours}",
+            f"it leaves rows out, and {estimator} compares rows, so that their rewards would be missing; use "
+            f"{', '.join(OWN_ESTIMATORS)}",
         )
-    if facts.config.algorithm.use_kl_in_reward and estimator in ("grpo", "rloo") and own.advantage != "row":
+    if facts.config.algorithm.use_kl_in_reward and estimator in ("grpo", "rloo"):
         yield (
             "algorithm.use_kl_in_reward",
-            f"it changes rewards after {estimator} has compared them; set "
-            "actor_rollout_ref.actor.use_kl_loss=true instead, or agentlightning.advantage=row",
+            f"it changes rewards after {estimator} has compared them; set {ACTOR}.use_kl_loss=true instead",
         )
     if own.call_discount != 1.0 and estimator == "gae":
         yield "agentlightning.call_discount", "with gae, algorithm.gamma discounts by tokens"
@@ -262,81 +228,46 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _of_losses(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rules 5 and 6."""
-    if facts.own.loss == "rollout" and facts.given.get(_LOSS_MODE) not in (None, ROLLOUT_LOSS):
-        yield _LOSS_MODE, "agentlightning.loss is 'rollout'; set one of the two"
-    if facts.value(POLICY_LOSS) == "geo_mean" and facts.is_loss_by_rollout:
-        yield POLICY_LOSS, "it takes a mean of its own over each micro-batch; set agentlightning.loss=verl"
-    correction, chosen = facts.config.algorithm.rollout_correction, facts.given.get(POLICY_LOSS)
-    if not correction.bypass_mode:
-        if chosen == "bypass_mode":
-            yield POLICY_LOSS, "it needs algorithm.rollout_correction.bypass_mode=true; set it, too"
-    elif chosen not in (None, "bypass_mode"):
-        if correction.rollout_is or correction.rollout_rs:
-            yield (
-                POLICY_LOSS,
-                "with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs have no effect; leave "
-                "these out, or the loss_mode",
-            )
-    elif correction.loss_type == "ppo_clip" and correction.rollout_is:
-        yield (
-            "algorithm.rollout_correction.rollout_is",
-            "it has no effect with bypass_mode and loss_type=ppo_clip; set loss_type=reinforce, or leave it out",
-        )
+    loss = facts.value(POLICY_LOSS)
+    if loss == "geo_mean" and facts.is_loss_by_rollout:
+        yield POLICY_LOSS, f"it takes a mean of its own over each micro-batch; set {ACTOR}.loss_agg_mode, too"
+    if loss == "bypass_mode":
+        yield POLICY_LOSS, "it does without the actor's own probabilities, which the loss needs here; leave it out"
 
 
 def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rule 7."""
     model, server = facts.config.actor_rollout_ref.model, facts.config.actor_rollout_ref.rollout.name
     engine = facts.config.actor_rollout_ref.actor.strategy
-    read, other = ("lora.rank", "lora_rank") if engine == "megatron" else ("lora_rank", "lora.rank")
-    if facts.value(f"{MODEL}.{other}") > 0 and facts.value(f"{MODEL}.{read}") <= 0:
-        yield f"{MODEL}.{other}", f"{engine} does not read it, and would train the whole model; set {MODEL}.{read}"
-    if model.lora_adapter_path and facts.is_fsdp and model.lora_rank <= 0:
+    if facts.config.model_engine != "dp":
+        yield "model_engine", "models are trained with FSDP here; leave it out"
+    if engine not in ("fsdp", "fsdp2"):
+        yield f"{ACTOR}.strategy", "models are trained with FSDP here; set it to fsdp or fsdp2"
+    if model.lora.rank > 0:
+        yield f"{MODEL}.lora.rank", f"{engine} does not read it, and would train the whole model; set {MODEL}.lora_rank"
+    if model.lora_adapter_path and model.lora_rank <= 0:
         yield f"{MODEL}.lora_adapter_path", f"verl reads it with {MODEL}.lora_rank only; set that to its rank"
-    is_separate = facts.mode == "separate_async"
-    if has_lora(facts.config) and (is_separate or server == "hf") and facts.given.get(f"{MODEL}.lora.merge") is False:
-        yield (
-            f"{MODEL}.lora.merge",
-            "with separate_async and with rollout.name=hf whole weights are sent, without the adapter unless it is "
-            "merged into them; leave it out",
-        )
-    if not is_separate:
-        return
-    sends = str(facts.value(_ENGINE))
-    if facts.own.device == "cpu" or server == "hf":
-        yield "trainer.v1.trainer_mode", "its servers are vLLM's or SGLang's, on GPUs of their own; set colocate_async"
-    if has_lora(facts.config) and sends.startswith("delta"):
-        yield (
-            _ENGINE,
-            "it sends what has changed in the base weights, and with LoRA nothing does; set it to nccl, or another one "
-            "that sends whole weights",
-        )
+    if has_lora(facts.config) and server == "hf" and facts.given.get(f"{MODEL}.lora.merge") is False:
+        yield f"{MODEL}.lora.merge", "rollout.name=hf takes whole weights, with the adapter in them; leave it out"
+    if facts.value("trainer.v1.trainer_mode") == "separate_async":
+        yield "trainer.v1.trainer_mode", "this mode of verl's was never tried here; set sync or colocate_async"
 
 
 def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rules 8 and 9."""
     trainer, groups = facts.config.trainer, facts.config.algorithm.filter_groups
-    if trainer.resume_mode not in ("auto", "disable"):
+    if trainer.resume_mode != "auto":
         yield (
             "trainer.resume_mode",
-            "a run goes on from the newest checkpoint of its own (auto), or not (disable); to begin with what another "
+            "a run goes on from the newest checkpoint of its own, and a new run from none; to begin with what another "
             f"one has learned, set {MODEL}.path to the folder actor/huggingface of its checkpoint",
         )
     saved = "actor_rollout_ref.actor.checkpoint.save_contents"
-    is_needed = trainer.save_freq > 0 and (trainer.resume_mode == "auto" or has_lora(facts.config))
-    if is_needed and facts.is_fsdp and "model" not in facts.value(saved):
-        yield (
-            saved,
-            "no run can go on from that, and no adapter is written; add model, or (without LoRA) set "
-            "trainer.resume_mode=disable",
-        )
-    if facts.given.get("trainer.save_freq") is not None and "checkpoint_minutes" in facts.own.model_fields_set:
-        yield "trainer.save_freq", "it says in steps what agentlightning.checkpoint_minutes says; set one of the two"
+    if trainer.save_freq > 0 and "model" not in facts.value(saved):
+        yield saved, "no run can go on from that, and no adapter is written; add model"
     yield from ((key, f"{why}; leave it out") for key, why in _REFUSED.items() if facts.value(key))
     if groups.enable and groups.metric != "reward":
         yield "algorithm.filter_groups.metric", "groups are compared by the rewards that agents give; set it to reward"
-    if trainer.val_only and not trainer.val_before_train:
-        yield "trainer.val_before_train", "without it verl trains although trainer.val_only is true; leave one out"
 
 
 def faults_of_data(
@@ -356,8 +287,6 @@ def faults_of_data(
         config.actor_rollout_ref.actor,
         config.data.train_batch_size,
     )
-    if config.trainer.val_only and n_val is None:
-        yield "trainer.val_only is true, and there is no validation dataset; give one"
     if n_train < batch:
         yield (
             f"data.train_batch_size is {batch}, and the training dataset has {n_train} samples, less than one batch; "
@@ -434,8 +363,7 @@ def set_context_of_servers(config: DictConfig, told: Mapping[str, Any], *, row: 
 
 def has_lora(config: DictConfig) -> bool:
     """Whether an adapter is trained, and not the whole model."""
-    model = config.actor_rollout_ref.model
-    return bool(model.lora_rank > 0 or model.lora.rank > 0)
+    return bool(config.actor_rollout_ref.model.lora_rank > 0)
 
 
 def servable_folder(config: DictConfig) -> str | None:
@@ -444,17 +372,7 @@ def servable_folder(config: DictConfig) -> str | None:
     Args:
         config: verl's.
     """
-    actor = config.actor_rollout_ref.actor
-    contents = actor.checkpoint.save_contents
-    if actor.strategy == "megatron":
-        megatron = actor.megatron
-        if "hf_model" not in contents and ("model" not in contents or megatron.use_dist_checkpointing):
-            return None
-        if has_lora(config):  # the older bridge has no form for adapters
-            return None if megatron.vanilla_mbridge else "actor/model/huggingface/adapter"
-        return "actor/model/huggingface"
-    if not str(actor.strategy).startswith("fsdp"):
-        return None
+    contents = config.actor_rollout_ref.actor.checkpoint.save_contents
     if has_lora(config):
         return f"actor/{ADAPTER}" if "model" in contents else None
     return "actor/huggingface" if "hf_model" in contents else None

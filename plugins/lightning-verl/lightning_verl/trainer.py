@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +24,7 @@ from hydra.errors import InstantiationException
 from lightning_tokens.learning.mini_batches import MiniBatches, make_mini_batches
 from lightning_tokens.learning.steps import step_advantages
 from omegaconf import DictConfig
+from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
@@ -32,7 +32,6 @@ from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
-from verl.utils.tracking import Tracking
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
@@ -42,7 +41,7 @@ from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
 from lightning_verl.config import WORKERS
 from lightning_verl.lora import write_adapter
 from lightning_verl.queue import StoredRows, filter_by_lessons, write_fields
-from lightning_verl.rules import ADAPTER, servable_folder
+from lightning_verl.rules import ADAPTER, TOOL_FORMAT, servable_folder
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
@@ -57,9 +56,6 @@ trainer_base.tqdm = partial(trainer_base.tqdm, disable=True)  # the run shows it
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
-
-_PACKAGES = ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
-"""Trackers of verl's that are packages of these names."""
 
 _LEARNED_FROM = [
     "response_mask",
@@ -87,15 +83,11 @@ def check_with_verl(config: DictConfig) -> None:
         )
         _check_name("algorithm.adv_estimator", config.algorithm.adv_estimator, ADV_ESTIMATOR_REGISTRY)
         get_trainer_cls(config.trainer.v1.trainer_mode)
+        _check_name(TOOL_FORMAT, config.actor_rollout_ref.rollout.multi_turn.format, ToolParser._registry)
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         if model.external_lib == WORKERS:  # another library may register more, in the workers
             get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
             _check_name("actor_rollout_ref.rollout.name", rollout.name, {*RolloutReplicaRegistry._registry, "hf"})
-        loggers = config.trainer.logger
-        for name in [loggers] if isinstance(loggers, str) else loggers:
-            _check_name("trainer.logger", name, Tracking.supported_backend)
-            if name in _PACKAGES and find_spec(name) is None:
-                raise ValueError(f"trainer.logger has {name!r}, which is not installed; pip install {name}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
 
@@ -169,7 +161,6 @@ class LightningMixin(_Base):  # type: ignore[misc]
         """How many steps the policy has learned from."""
         self._saved_step = 0
         self._loader_state: Mapping[str, Any] = {}
-        self._is_separate = config.trainer.v1.trainer_mode == "separate_async"
         self._is_async = config.trainer.v1.trainer_mode != "sync"
         super().__init__(config=config)
 
@@ -242,8 +233,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
     # Checkpoints
 
     def _load_checkpoint(self) -> None:
-        if self.config.trainer.resume_mode == "auto":
-            repair_tracker(Path(self.config.trainer.default_local_dir))
+        repair_tracker(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
         self.learned_steps = self._saved_step = self.global_steps
         if self._is_async:  # groups of the next step were asked for before an end in its middle
@@ -271,11 +261,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         """Save what was learned and is not saved yet, in the middle of a step that does not come to its end."""
         if not self._is_unsaved:
             return
-        if not self._is_separate:
-            self.checkpoint_manager.abort_replicas()
-            self.checkpoint_manager.sleep_replicas()  # as whenever verl saves: they leave room for it
-        elif self.current_mode.value == "rollout":
-            self.switch_to_trainer()
+        self.checkpoint_manager.abort_replicas()
+        self.checkpoint_manager.sleep_replicas()  # as whenever verl saves: they leave room for it
         if not self._is_async:  # tasks that were fetched since are not learned from, and no queue keeps them
             self.train_dataloader = _Fetched(self._loader_state)
         self._save_learned()
@@ -309,11 +296,10 @@ class LightningMixin(_Base):  # type: ignore[misc]
         super().on_step_begin()
 
     def on_sample_end(self) -> None:
-        if not self._is_separate:  # there, weights change beside the training
-            # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
-            self.lightning.bridge.call(
-                self.lightning.serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS)
-            )
+        # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
+        self.lightning.bridge.call(
+            self.lightning.serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS)
+        )
         super().on_sample_end()
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> "KVBatchMeta":
@@ -349,7 +335,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Say how many rows there are to be."""
-        n_groups = self.config.data.train_batch_size // self.parameter_sync_step
+        n_groups = self.config.data.train_batch_size
         sizes = [self.config.actor_rollout_ref.actor.ppo_mini_batch_size]
         if self.use_critic:
             sizes.append(self.config.critic.ppo_mini_batch_size)
@@ -414,14 +400,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
         advantages, returns = (rows.numbers("advantages") or [], rows.numbers("returns") or [])
         if options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
-        fields = {"returns": returns}
-        if options.loss == "rollout" and options.weights_in == "loss":
+        fields = {"advantages": advantages, "returns": returns}
+        if options.loss == "rollout":
             # verl's losses multiply by these, for corrections of the rollout's distribution.
             corrections = rows.numbers("rollout_is_weights") or [np.ones(len(mask)) for mask in masks]
-            fields["rollout_is_weights"] = _scaled(corrections, result.weights)
-        elif options.loss == "rollout":
-            advantages = _scaled(advantages, result.weights)
-        fields["advantages"] = advantages
+            fields["rollout_is_weights"] = [
+                weight * row for row, weight in zip(corrections, result.weights, strict=True)
+            ]
         return write_fields(batch, fields)
 
     # What is measured
@@ -452,28 +437,19 @@ def make_trainer_class(mode: str, own: type | str | None = None) -> type[Lightni
 
     Args:
         mode: `trainer.v1.trainer_mode`.
-        own: What goes before it: a class, or its import path; one that is such a trainer itself is taken as it is.
+        own: What goes before it: a plain class, or its import path.
 
     Raises:
-        ConfigError: When it is not a class, or a trainer of another mode.
+        ConfigError: When it is not a plain class.
     """
     base = get_trainer_cls(mode)
     whole: type[LightningMixin] = type(f"Lightning{base.__name__}", (LightningMixin, base), {})
     if own is None:
         return whole
     found: Any = load_object(own) if isinstance(own, str) else own
-    if isinstance(found, type) and not issubclass(found, LightningMixin):
-        return type(found.__name__, (found, whole), {})
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(
-            f"trainer_cls is {own!r}; for trainer.v1.trainer_mode={mode} it has to be a plain class, which goes before "
-            f"verl's trainer, or a subclass of LightningMixin and {base.__name__}"
-        )
-    return found
-
-
-AgentLightningTrainer = make_trainer_class("sync")
-"""agentlightning 0.3's name of the trainer; `VERL` makes one of the mode that the config names."""
+    if not isinstance(found, type) or issubclass(found, trainer_base.PPOTrainer):
+        raise ConfigError(f"trainer_cls is {own!r}; it has to be a plain class, which goes before verl's trainer")
+    return type(found.__name__, (found, whole), {})
 
 
 class _Fetched(NamedTuple):
@@ -512,7 +488,3 @@ def _difference_of_logprobs(rows: StoredRows, masks: Sequence[np.ndarray]) -> di
 
 def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [a - b for a, b in zip(rewards, scores, strict=True)]
-
-
-def _scaled(values: Sequence[np.ndarray], weights: Sequence[float]) -> list[np.ndarray]:
-    return [weight * row for row, weight in zip(values, weights, strict=True)]

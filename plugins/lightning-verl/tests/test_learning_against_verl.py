@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 from learning_toys import options
 from lightning_tokens.learning.advantages import grpo_advantages, rloo_advantages
 from lightning_tokens.learning.mini_batches import make_mini_batches
-from lightning_tokens.learning.options import weights_go_in
 from lightning_tokens.learning.steps import loss_weights, step_advantages
 
 torch = pytest.importorskip("torch")
@@ -154,15 +153,12 @@ def test_verls_loss_is_the_mean_of_rollouts_and_its_other_terms_are_means_of_row
 
 
 MASK = [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
-WEIGHTS = loss_weights(["u_0_0", "u_0_1", "u_1_0"], MASK)
 
 
-def policy_loss(name: str, *, advantage_weights=None, loss_weights=None) -> float:
-    """Return one of verl's policy losses of three rows, weighted in one way or the other."""
+def policy_loss(name: str, *, loss_weights=None) -> float:
+    """Return one of verl's policy losses of three rows, with weights or without."""
     chance = torch.Generator().manual_seed(0)
     old, new, advantages = (torch.randn(3, 3, generator=chance) for _ in range(3))
-    if advantage_weights is not None:
-        advantages = advantages * torch.tensor(advantage_weights).unsqueeze(-1)
     weights = None if loss_weights is None else torch.tensor(loss_weights).unsqueeze(-1).expand(3, 3)
     torch.manual_seed(0)  # some of them draw tokens
     found, _ = core_algos.get_policy_loss_fn(name)(
@@ -177,12 +173,6 @@ def policy_loss(name: str, *, advantage_weights=None, loss_weights=None) -> floa
     return float(found)
 
 
-def test_a_weight_in_the_advantages_does_what_one_in_the_loss_does():
-    weighted = policy_loss("vanilla", loss_weights=WEIGHTS)
-    assert weighted == pytest.approx(policy_loss("vanilla", advantage_weights=WEIGHTS), rel=1e-5)
-    assert weighted != pytest.approx(policy_loss("vanilla"), rel=1e-3)
-
-
 @pytest.mark.parametrize(
     "name", ["vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "cispo"]
 )
@@ -190,13 +180,3 @@ def test_verls_policy_losses_are_multiplied_by_the_weights(name):
     plain = policy_loss(name)
     assert plain != 0.0
     assert policy_loss(name, loss_weights=[2.0, 2.0, 2.0]) == pytest.approx(2 * plain, rel=1e-5)
-
-
-@pytest.mark.parametrize("name", ["vanilla", "bypass_mode"])
-def test_weights_go_where_the_loss_heeds_them(name):
-    into = {"loss_weights": WEIGHTS} if weights_go_in(name) == "loss" else {"advantage_weights": WEIGHTS}
-    assert policy_loss(name, **into) == pytest.approx(policy_loss("vanilla", loss_weights=WEIGHTS), rel=1e-5)
-
-
-def test_the_loss_that_bypasses_heeds_no_weights_of_others():
-    assert policy_loss("bypass_mode", loss_weights=WEIGHTS) == pytest.approx(policy_loss("bypass_mode"), rel=1e-6)

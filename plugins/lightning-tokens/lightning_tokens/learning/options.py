@@ -51,8 +51,6 @@ class LearningOptions:
     """Whether an advantage is one of a rollout, or each row is a sample of its own, as verl has it."""
     loss: Literal["rollout", "verl"] = "rollout"
     """Whether each rollout weighs the same in the loss, or what `actor.loss_agg_mode` says."""
-    weights_in: Literal["loss", "advantages"] = "loss"
-    """Where the weights of the rows go; see `weights_go_in`."""
     needs_logprobs: bool = True
     """Whether a row without the engine's log-probabilities is of no use."""
 
@@ -75,15 +73,3 @@ class LearningOptions:
     def min_rewards(self) -> int:
         """How many rollouts with a reward a group needs to be learned from."""
         return 1 if self.estimator in _WITHOUT_GROUPS else 2
-
-
-def weights_go_in(loss_mode: str) -> Literal["loss", "advantages"]:
-    """Return where the weights of the rows go, for one of verl's policy losses.
-
-    Its losses are multiplied by the weights that they are given. `bypass_mode` alone makes its own, and heeds no
-    others; it is linear in the advantages, so that weights do the same there.
-
-    Args:
-        loss_mode: `actor_rollout_ref.actor.policy_loss.loss_mode`.
-    """
-    return "advantages" if loss_mode == "bypass_mode" else "loss"

@@ -9,10 +9,6 @@ from omegaconf import OmegaConf
 from lightning_core.errors import ConfigError
 
 ACTOR = "actor_rollout_ref.actor"
-APART = {
-    "trainer.v1.trainer_mode": "separate_async",
-    "actor_rollout_ref.rollout.checkpoint_engine.backend": "mooncake",
-}
 
 
 def settings(model: Path | str, **more) -> Settings:
@@ -54,7 +50,6 @@ def test_fewer_samples_than_a_batch_are_refused(model):
         ({f"{ACTOR}.ppo_mini_batch_size": 3}, f"is 8, which is not a multiple of {ACTOR}.ppo_mini_batch_size, 3"),
         ({f"{ACTOR}.ppo_mini_batch_size": 16}, "is not a multiple of"),
         ({"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 16}, "of critic.ppo_mini_batch_size, 16"),
-        ({"trainer.val_only": True}, "there is no validation dataset"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(model, more, message):
@@ -114,14 +109,12 @@ def test_a_dataset_of_nothing_is_refused(model, sizes, name):
         ({"data.train_batch_size": 512}, 256),
         ({"data.train_batch_size": 300}, 300),
         ({"data.train_batch_size": 12, f"{ACTOR}.ppo_mini_batch_size": 6}, 6),
-        ({"data.train_batch_size": 8, **APART}, 2),
     ],
 )
 def test_a_mini_batch_that_was_not_set_fits_into_the_batch(more, mini):
     loaded = load_settings(more, preset="ppo")
     assert loaded.verl.actor_rollout_ref.actor.ppo_mini_batch_size == mini
     assert loaded.verl.critic.ppo_mini_batch_size == mini
-    assert loaded.batch_size == more["data.train_batch_size"] // (4 if "trainer.v1.trainer_mode" in more else 1)
 
 
 def test_epochs_do_not_end_before_the_steps_that_were_asked_for():
@@ -140,19 +133,13 @@ def test_what_was_learned_is_kept_as_hugging_face_has_models():
 
 
 LORA = {"actor_rollout_ref.model.lora_rank": 8}
-MEGATRON = {"model_engine": "megatron"}
-MEGATRON_LORA = {**MEGATRON, "actor_rollout_ref.model.lora.rank": 8}
 
 
 @pytest.mark.parametrize(
     ("config", "folder"),
     [
         (LORA, "actor/lora_adapter"),
-        (MEGATRON, "actor/model/huggingface"),
-        (MEGATRON_LORA, "actor/model/huggingface/adapter"),
         ({f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra"]}, None),
-        ({**MEGATRON, f"{ACTOR}.megatron.use_dist_checkpointing": True}, None),
-        ({**MEGATRON_LORA, f"{ACTOR}.megatron.vanilla_mbridge": True}, None),
     ],
 )
 def test_each_checkpoint_has_a_folder_that_vllm_loads_or_a_warning_says_so(config, folder, caplog):

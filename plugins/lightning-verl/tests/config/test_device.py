@@ -35,6 +35,7 @@ LORA = "actor_rollout_ref.model.lora.merge"
         (CPU, "transfer_queue.backend.SimpleStorage.num_data_storage_units", 1),
         (CPU, LORA, False),
         ({**CPU, "actor_rollout_ref.model.lora_rank": 8}, LORA, True),
+        ({"actor_rollout_ref.model.lora_rank": 8}, LORA, False),
         ({**CPU, "trainer.n_gpus_per_node": 2}, "ray_kwargs.ray_init.num_gpus", 2),
         ({**CPU, ATTENTION: "eager"}, ATTENTION, "eager"),
         ({**CPU, "critic.strategy": "fsdp"}, "critic.strategy", "fsdp"),

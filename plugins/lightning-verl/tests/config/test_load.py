@@ -1,5 +1,4 @@
 from operator import attrgetter
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -92,12 +91,7 @@ def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
     assert "agentlightning" not in settings.verl
 
 
-def test_a_file_and_assignments_say_the_same_as_a_mapping(tmp_path: Path):
-    path = tmp_path / "train.yaml"
-    path.write_text(
-        "algorithm:\n  adv_estimator: rloo\nactor_rollout_ref.actor.optim.lr: 1e-6\nactor_rollout_ref:\n  rollout:\n"
-        "    n: 4\n"
-    )
+def test_assignments_say_the_same_as_a_mapping():
     assignments = [
         "algorithm.adv_estimator=rloo",
         "actor_rollout_ref.actor.optim.lr=1e-6",
@@ -105,7 +99,7 @@ def test_a_file_and_assignments_say_the_same_as_a_mapping(tmp_path: Path):
     ]
     mapping = {"algorithm.adv_estimator": "rloo", "actor_rollout_ref": {"actor.optim.lr": 1e-6, "rollout.n": 4}}
     settings = load_settings(mapping)
-    assert settings.verl == load_settings(path).verl == load_settings(str(path)).verl == load_settings(assignments).verl
+    assert settings.verl == load_settings(assignments).verl
     assert settings.verl == load_settings(OmegaConf.create({**mapping})).verl
     assert settings.learning.estimator == "rloo"
 
@@ -138,11 +132,10 @@ def test_what_goes_on_to_another_program_may_have_any_key():
     assert settings.verl.ray_kwargs.ray_init.runtime_env.env_vars.A == "b"
 
 
-@pytest.mark.parametrize("engine", ["dp", "megatron", "torchtitan", "veomni"])
-def test_the_defaults_are_those_that_verls_own_program_begins_with(engine):
-    packaged = settings_of._packaged_defaults(engine)
+def test_the_defaults_are_those_that_verls_own_program_begins_with():
+    packaged = settings_of._packaged_defaults()
     with initialize_config_module("verl.trainer.config", version_base=None):
-        theirs = compose("ppo_trainer", overrides=[f"model_engine={engine}"])
+        theirs = compose("ppo_trainer")
     assert OmegaConf.to_container(packaged) == OmegaConf.to_container(theirs)
 
 
@@ -185,8 +178,6 @@ def test_an_unknown_preset_names_the_nearest():
 
 
 LOSS = "actor_rollout_ref.actor.loss_agg_mode"
-OWN_LOSS = "agentlightning.loss=verl"
-BYPASS = "algorithm.rollout_correction.bypass_mode=true"
 
 
 @pytest.mark.parametrize(
@@ -200,16 +191,11 @@ BYPASS = "algorithm.rollout_correction.bypass_mode=true"
         ("", f"verl.{LOSS}", "seq-mean-token-mean"),
         (f"{LOSS}=token-mean", "learning.loss", "verl"),
         (f"{LOSS}=token-mean", f"verl.{LOSS}", "token-mean"),
-        (OWN_LOSS, "learning.loss", "verl"),
-        (OWN_LOSS, f"verl.{LOSS}", "token-mean"),
-        # The weights go where verl's loss takes them.
-        ("", "learning.weights_in", "loss"),
-        (BYPASS, "learning.weights_in", "advantages"),
-        (BYPASS, "verl.actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode", True),
+        (f"{LOSS}=seq-mean-token-mean", "learning.loss", "rollout"),
         # verl's other estimators are row by row.
         ("algorithm.adv_estimator=reinforce_plus_plus", "learning.advantage", "row"),
         ("algorithm.adv_estimator=gae", "learning.advantage", "rollout"),
-        ("algorithm.adv_estimator=mine; agentlightning.advantage=row", "learning.estimator", "mine"),
+        ("algorithm.adv_estimator=mine", "learning.estimator", "mine"),
     ],
 )
 def test_what_is_learned_and_how_follows_from_what_is_said(given, key, value):
@@ -217,16 +203,8 @@ def test_what_is_learned_and_how_follows_from_what_is_said(given, key, value):
     assert attrgetter(key)(settings) == value
 
 
-def test_what_had_an_effect_in_0_3_only_is_told():
-    with pytest.warns(DeprecationWarning, match=r"agentlightning\.port has no effect: the trainer's model proxy"):
-        load_settings({"agentlightning": {"port": 9999}})
-    with pytest.warns(DeprecationWarning, match=r"trace_aggregator\.debug has no effect"):
-        load_settings({"agentlightning": {"trace_aggregator": {"debug": True}}})
-
-
 def test_checkpoints_are_written_by_time_unless_steps_are_said():
     assert load_settings().checkpoint_seconds == 600
-    assert load_settings(["agentlightning.checkpoint_minutes=0.5"]).checkpoint_seconds == 30
     for frequency in (20, -1):
         by_steps = load_settings({"trainer.save_freq": frequency})
         assert by_steps.checkpoint_seconds is None

@@ -38,12 +38,11 @@ BF16 = tuple(
 )
 """What is the default on a GPU."""
 
-# An adapter in parts, groups that are carried over from step to step, no probabilities of the actor, own classes.
+# An adapter in parts, groups that are carried over from step to step, own classes.
 RESUMED = (
     *("actor_rollout_ref.model.lora_rank=8", "trainer.n_gpus_per_node=2", "trainer.save_freq=1", "--own-classes"),
     *("trainer.v1.trainer_mode=colocate_async", "trainer.total_training_steps=50"),
-    *("algorithm.rollout_correction.bypass_mode=True", "trainer.max_actor_ckpt_to_keep=null"),
-    *("--tasks", "400", "--test-tasks", "2"),
+    *("trainer.max_actor_ckpt_to_keep=null", "--tasks", "400", "--test-tasks", "2"),
 )
 
 TRAININGS: dict[str, tuple[str, ...]] = {
