@@ -10,7 +10,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "lightning-evals": "evaluate evaluate-model gate label-agreement",
         "lightning-gepa": "gepa",
         "lightning-grpo": "grpo rloo",
-        "lightning-verl": "verl",
+        "lightning-verl": "ppo verl",
     },
     "backends": {
         "lightning-litellm": "litellm",

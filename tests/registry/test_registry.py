@@ -96,8 +96,8 @@ INSTALL_VERL = (
     ("kind", "name", "message"),
     [
         ("algorithms", "apoo", "no algorithm named 'apoo'; installed: apo, baseline. Did you mean 'apo'?"),
-        # `grpo` ships in a package that is not installed.
-        ("algorithms", "arpo", "no algorithm named 'arpo'; installed: apo, baseline. Did you mean 'apo'?"),
+        # `ppo` ships in a package that is not installed.
+        ("algorithms", "appo", "no algorithm named 'appo'; installed: apo, baseline. Did you mean 'apo'?"),
         ("algorithms", "APOO", "no algorithm named 'APOO'; installed: apo, baseline. Did you mean 'apo'?"),
         ("strategies", "shmm", "no strategy named 'shmm'; installed: local. Did you mean 'shm'?"),  # an alias
         ("algorithms", "verl", f"'verl' is not installed; it ships in lightning-verl. {INSTALL_VERL}"),

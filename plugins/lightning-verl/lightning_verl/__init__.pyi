@@ -1,4 +1,5 @@
 from .algorithm import (
+    PPO as PPO,
     VERL as VERL,
 )
 from .manager import (
@@ -6,6 +7,7 @@ from .manager import (
 )
 
 __all__ = [
+    "PPO",
     "VERL",
     "RolloutManager",
 ]

@@ -1,4 +1,4 @@
-"""The algorithm `verl`."""
+"""The algorithm `verl`, and the presets of it."""
 
 import asyncio
 import hashlib
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lightning_tokens.learning.serving import check_parts, checkpoints_of
 from packaging.requirements import Requirement
@@ -50,8 +50,7 @@ class VERL(Algorithm):
         trainer_cls: What goes before verl's trainer: a plain class, or its import path `pkg.mod:Class`, whose methods
             are called instead of the trainer's and call those by `super()`.
         daemon_cls: A subclass of `RolloutManager`, or its import path: 0.3's daemon is that, here.
-        preset: `grpo`, `rloo` or `ppo` (with a critic): sets what belongs to it, where the config does not say
-            otherwise.
+        preset: `grpo`, `ppo` or `rloo`: sets what belongs to it, where the config does not say otherwise.
 
     Raises:
         ConfigError: Names every key that there is not and every value that does not fit, with the nearest right key.
@@ -59,6 +58,7 @@ class VERL(Algorithm):
 
     measures_held_out = True
     end_seconds = 600.0
+    _preset: ClassVar[Literal["grpo", "ppo", "rloo"] | None] = None
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class VERL(Algorithm):
         *,
         preset: Literal["grpo", "ppo", "rloo"] | None = None,
     ) -> None:
-        self.settings: Settings = load_settings(config, preset=preset)
+        if preset is not None and self._preset is not None and preset != self._preset:
+            raise ConfigError(f"preset is {preset!r}, and {type(self).__name__} is {self._preset!r}; say it once")
+        self.settings: Settings = load_settings(config, preset=preset or self._preset)
         self._trainer_cls = trainer_cls
         self._daemon_cls = daemon_cls
 
@@ -144,6 +146,12 @@ class VERL(Algorithm):
             check_engine(str(settings.verl.actor_rollout_ref.rollout.name))
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
         check_parts(self, str(settings.verl.actor_rollout_ref.model.path))
+
+
+class PPO(VERL):
+    """`VERL` with a critic and generalised advantage estimation."""
+
+    _preset = "ppo"
 
 
 def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:

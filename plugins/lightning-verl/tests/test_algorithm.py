@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy import RemoteProxy
-from lightning_verl import VERL, config as settings
+from lightning_verl import PPO, VERL, config as settings
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.config import load_settings
 from lightning_verl.training import Training
@@ -102,11 +102,14 @@ def test_a_preset_sets_what_belongs_to_it() -> None:
     for preset in ("grpo", "ppo", "rloo"):
         spec = {"name": "verl", "preset": preset, "config": config("/m")}
         found = registry.build("algorithms", spec, expected=VERL)
+        assert preset != "ppo" or PPO(config("/m")).settings.learning == found.settings.learning
         wanted = {"ppo": "gae"}.get(preset, preset)
         assert found.settings.verl.algorithm.adv_estimator == wanted
         assert found.settings.learning.level == "trajectory"
     plain = registry.build("algorithms", {"name": "verl", "config": config("/m")}, expected=VERL)
     assert plain.settings.learning.level == "transition", "as in agentlightning 0.3"
+    with pytest.raises(ConfigError, match="preset is 'grpo', and PPO is 'ppo'"):
+        PPO(config("/m"), preset="grpo")
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
