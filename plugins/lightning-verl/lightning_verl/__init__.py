@@ -1,6 +1,7 @@
 """Reinforcement learning with verl: trains the weights behind an unchanged agent.
 
-Names are imported when they are first used, and none imports torch, Ray and verl before a run.
+Names are imported when they are first used, and only `AgentLightningTrainer` imports torch, Ray and verl
+before a run.
 
 To read it, follow one training from its config to the loss:
 

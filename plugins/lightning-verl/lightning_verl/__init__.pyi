@@ -5,9 +5,13 @@ from .algorithm import (
 from .manager import (
     RolloutManager as RolloutManager,
 )
+from .trainer import (
+    AgentLightningTrainer as AgentLightningTrainer,
+)
 
 __all__ = [
     "PPO",
     "VERL",
+    "AgentLightningTrainer",
     "RolloutManager",
 ]

@@ -45,10 +45,10 @@ class VERL(Algorithm):
     not run again.
 
     Args:
-        config: verl's options as in agentlightning 0.3, or a list like `["actor_rollout_ref.rollout.n=8", ...]`. What
-            is not in it is as verl has it.
+        config: verl's options as in agentlightning 0.3, a YAML file of them, or a list like
+            `["actor_rollout_ref.rollout.n=8", ...]`. What is not in it is as verl has it.
         trainer_cls: What goes before verl's trainer: a plain class, or its import path `pkg.mod:Class`, whose methods
-            are called instead of the trainer's and call those by `super()`.
+            are called instead of the trainer's and call those by `super()`; or a subclass of `AgentLightningTrainer`.
         daemon_cls: A subclass of `RolloutManager`, or its import path: 0.3's daemon is that, here.
         preset: `grpo`, `ppo` or `rloo`: sets what belongs to it, where the config does not say otherwise.
 
@@ -62,7 +62,7 @@ class VERL(Algorithm):
 
     def __init__(
         self,
-        config: Mapping[str, Any] | Sequence[str] | None = None,
+        config: Mapping[str, Any] | Sequence[str] | str | Path | None = None,
         trainer_cls: type | str | None = None,
         daemon_cls: type[RolloutManager] | str | None = None,
         *,

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,6 +19,9 @@ from lightning_verl.leftovers import end_leftovers, worker_variables
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 """Options of Ray, unless the config gives others. Workers' logs stand in Ray's session folder."""
+
+_ERROR = re.compile(r"^(?:Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)|(Fatal Python error: .*))$", re.M)
+"""What a log says of an error: the line behind a traceback, or Python's of a signal. Warnings name errors, too."""
 
 
 @contextmanager
@@ -52,7 +56,9 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
 
 @contextmanager
 def logs_named() -> Iterator[None]:
-    """Have an error of a worker say where its log is, which Ray does not show.
+    """Have an error of a worker say where its log is, and of one that died what the last error in that is.
+
+    Ray shows neither. The log of a worker that was killed has no error, and none is quoted.
 
     Raises:
         AlgorithmError: In the place of Ray's own errors.
@@ -61,12 +67,20 @@ def logs_named() -> Iterator[None]:
         yield
     except RayError as exc:
         said = str(exc).strip().splitlines() or [type(exc).__name__]
-        # What a worker raised, and what ended it at its start, stands behind a traceback.
+        # Both say everything themselves: what a worker raised, and what ended it at its start.
         is_raised = isinstance(exc, RayTaskError) or "creation task" in said[0]
-        worker = re.search(r"\bpid[=:] ?(\d+)", str(exc))
-        folder = ray._private.worker._global_node.get_logs_dir_path()
-        log = f"{folder}/worker-*-{worker[1] if worker else '*'}.err"
-        raise AlgorithmError(f"a worker of verl failed: {said[-1 if is_raised else 0].strip()}; see {log}") from exc
+        logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+        log = _log_of(str(exc), logs, quotes=not is_raised)
+        raise AlgorithmError(f"a worker of verl failed: {said[-1 if is_raised else 0].strip()}; {log}") from exc
+
+
+def _log_of(error: str, logs: Path, *, quotes: bool) -> str:
+    """Name the log of the worker that an error names by its process id, and quote its last error."""
+    for pid in re.findall(r"\bpid[=:] ?(\d+)", error):
+        for path in logs.glob(f"worker-*-{pid}.err"):
+            found = [uncaught or fatal for uncaught, fatal in _ERROR.findall(path.read_text(errors="replace"))]
+            return f"its log is {path}" + (f", the last error there: {found[-1]}" if found and quotes else "")
+    return f"the logs of the workers are {logs}/worker-*.err"
 
 
 def _arguments(config: DictConfig) -> dict[str, Any]:

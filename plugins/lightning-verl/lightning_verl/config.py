@@ -50,7 +50,7 @@ from lightning_verl.rules import (
 
 logger = logging.getLogger(__name__)
 
-Source = Mapping[str, Any] | Sequence[str] | None
+Source = Mapping[str, Any] | str | Path | Sequence[str] | None
 """What a configuration can be given as; omegaconf's are mappings, too."""
 
 WORKERS = "lightning_verl.workers"
@@ -179,8 +179,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     Neither verl nor torch is imported. What the user sets wins over everything; `rules` says what is refused.
 
     Args:
-        source: A mapping as agentlightning 0.3 takes it, or a list of `key.key=value`. A key that verl's defaults do
-            not list is written with a `+`, as for Hydra.
+        source: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
+            that verl's defaults do not list is written with a `+`, as for Hydra.
         preset: `grpo`, `ppo` or `rloo`: set before what is given.
 
     Raises:
@@ -257,13 +257,22 @@ def _read(source: Source) -> Mapping[str, Any]:
                 config: Any = {}
             case Mapping():
                 config = source
-            case list() | tuple() if all(isinstance(each, str) and "=" in each for each in source):
+            case str() | Path():
+                if Path(source).suffix not in (".yaml", ".yml"):
+                    raise ConfigError(f"{source}: a configuration of verl is a file that ends in .yaml or .yml")
+                config = OmegaConf.load(source)
+            case _ if isinstance(source, Sequence) and all(isinstance(each, str) and "=" in each for each in source):
                 config = OmegaConf.from_dotlist(list(source))
             case _:
-                raise ConfigError(f"a configuration is a mapping or a list of 'key.key=value', not {source!r}")
-    except (YAMLError, OmegaConfBaseException) as exc:
+                raise ConfigError(
+                    "a configuration is a mapping, the path of a YAML file or a list of 'key.key=value', not "
+                    f"{source!r}"
+                )
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as exc:
         raise ConfigError(f"cannot read the configuration {source}: {exc}") from exc
-    read: Mapping[str, Any] = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+    read = OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+    if not isinstance(read, Mapping):
+        raise ConfigError(f"{source}: a configuration is a mapping of keys to values")
     return read
 
 

@@ -9,11 +9,32 @@ from lightning_tokens import parse_hermes
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
+from lightning_core.errors import ConfigError
+from lightning_core.registry import did_you_mean
 from lightning_verl.rules import TOOL_FORMAT
 
 logger = logging.getLogger(__name__)
 
 _HERMES = "hermes"
+
+
+def tool_forms() -> list[str]:
+    """Return the forms in which verl reads calls of tools; it lists them nowhere else."""
+    return sorted(ToolParser._registry)
+
+
+def check_form(form: str) -> None:
+    """Check that verl reads calls of tools in a form.
+
+    Raises:
+        ConfigError: Says which ones it reads.
+    """
+    known = tool_forms()
+    if form not in known:
+        raise ConfigError(
+            f"{TOOL_FORMAT} is {form!r}; verl reads calls of tools as {', '.join(known)}"
+            f"{did_you_mean(form, known) or '.'} For another one, register a class with verl's ToolParser.register"
+        )
 
 
 class VerlToolParser:
@@ -22,9 +43,13 @@ class VerlToolParser:
     Args:
         form: Which one; one of your own is registered with verl's `ToolParser.register`.
         tokenizer: The model's, of transformers.
+
+    Raises:
+        ConfigError: When verl has no such form.
     """
 
     def __init__(self, form: str, tokenizer: Any) -> None:
+        check_form(form)
         self._tokenizer = tokenizer
         self._parser = ToolParser.get_tool_parser(form, tokenizer)
         self._is_hermes = form == _HERMES
@@ -66,7 +91,7 @@ def warn_of_other_form(form: str, tokenizer: Any) -> None:
             "lightning_verl.tools_in_another_form the model's chat template does not write calls of tools as 'hermes', "
             "so those of an agent that offers tools may not be found; set %s to one of %s",
             TOOL_FORMAT,
-            ", ".join(sorted(ToolParser._registry)),  # verl lists them nowhere else
+            ", ".join(tool_forms()),
         )
 
 

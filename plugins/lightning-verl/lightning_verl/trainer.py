@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,6 @@ from hydra.errors import InstantiationException
 from lightning_tokens.learning.mini_batches import MiniBatches, make_mini_batches
 from lightning_tokens.learning.steps import step_advantages
 from omegaconf import DictConfig
-from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
@@ -32,6 +32,7 @@ from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
+from verl.utils.tracking import Tracking
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
@@ -41,7 +42,7 @@ from lightning_verl.checkpoints import note_reward, remove_older, repair_tracker
 from lightning_verl.config import WORKERS
 from lightning_verl.lora import write_adapter
 from lightning_verl.queue import StoredRows, filter_by_lessons, write_fields
-from lightning_verl.rules import ADAPTER, TOOL_FORMAT, servable_folder
+from lightning_verl.rules import ADAPTER, servable_folder
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
@@ -56,6 +57,9 @@ trainer_base.tqdm = partial(trainer_base.tqdm, disable=True)  # the run shows it
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
+
+_PACKAGES = ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+"""Trackers of verl's that are packages of these names."""
 
 _LEARNED_FROM = [
     "response_mask",
@@ -83,11 +87,15 @@ def check_with_verl(config: DictConfig) -> None:
         )
         _check_name("algorithm.adv_estimator", config.algorithm.adv_estimator, ADV_ESTIMATOR_REGISTRY)
         get_trainer_cls(config.trainer.v1.trainer_mode)
-        _check_name(TOOL_FORMAT, config.actor_rollout_ref.rollout.multi_turn.format, ToolParser._registry)
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         if model.external_lib == WORKERS:  # another library may register more, in the workers
             get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
             _check_name("actor_rollout_ref.rollout.name", rollout.name, {*RolloutReplicaRegistry._registry, "hf"})
+        loggers = config.trainer.logger
+        for name in [loggers] if isinstance(loggers, str) else loggers:
+            _check_name("trainer.logger", name, Tracking.supported_backend)
+            if name in _PACKAGES and find_spec(name) is None:
+                raise ValueError(f"trainer.logger has {name!r}, which is not installed; pip install {name}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
 
@@ -437,19 +445,28 @@ def make_trainer_class(mode: str, own: type | str | None = None) -> type[Lightni
 
     Args:
         mode: `trainer.v1.trainer_mode`.
-        own: What goes before it: a plain class, or its import path.
+        own: What goes before it: a class, or its import path; one that is such a trainer itself is taken as it is.
 
     Raises:
-        ConfigError: When it is not a plain class.
+        ConfigError: When it is not a class, or a trainer of another mode.
     """
     base = get_trainer_cls(mode)
     whole: type[LightningMixin] = type(f"Lightning{base.__name__}", (LightningMixin, base), {})
     if own is None:
         return whole
     found: Any = load_object(own) if isinstance(own, str) else own
-    if not isinstance(found, type) or issubclass(found, trainer_base.PPOTrainer):
-        raise ConfigError(f"trainer_cls is {own!r}; it has to be a plain class, which goes before verl's trainer")
-    return type(found.__name__, (found, whole), {})
+    if isinstance(found, type) and not issubclass(found, LightningMixin):
+        return type(found.__name__, (found, whole), {})
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(
+            f"trainer_cls is {own!r}; for trainer.v1.trainer_mode={mode} it has to be a plain class, which goes before "
+            f"verl's trainer, or a subclass of LightningMixin and {base.__name__}"
+        )
+    return found
+
+
+AgentLightningTrainer = make_trainer_class("sync")
+"""agentlightning 0.3's name of the trainer; `VERL` makes one of the mode that the config names."""
 
 
 class _Fetched(NamedTuple):

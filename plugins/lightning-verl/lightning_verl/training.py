@@ -185,8 +185,10 @@ class Training:
         config = OmegaConf.create(self.settings.verl)
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
+        from lightning_verl.tools import check_form
         from lightning_verl.trainer import RAY_ENDS, check_with_verl
 
+        check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
         told = told_of(config.actor_rollout_ref.model)
         if fault := fault_of_positions(told, str(config.actor_rollout_ref.model.path)):

@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 from lightning_verl.serving import VerlEngine
-from toy_policy import Client, policy as policy_of
+from toy_policy import Client, Letters
 
 END = 8
 
 
 def engine(client: Client, **more: Any) -> VerlEngine:
-    sampling = {"train": {"temperature": 1.0, "top_p": 0.9, "top_k": -1}}
-    options = {"ends": {END, 9}, "sampling": sampling, "max_response_tokens": 10, "max_context_tokens": 16, **more}
-    return VerlEngine(policy_of(client, **options), "train")
+    return VerlEngine(
+        client,
+        tokenizer=Letters(),
+        ends={END, 9},
+        sampling={"temperature": 1.0, "top_p": 0.9, "top_k": -1},
+        **{"max_response_tokens": 10, "max_context_tokens": 16, **more},
+    )
 
 
 async def test_an_agent_cannot_change_the_distribution_that_is_learned_from() -> None:

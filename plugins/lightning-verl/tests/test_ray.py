@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import re
+import signal
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +135,15 @@ def worker() -> Any:
         def fail(self, how: str) -> None:
             if how == "raised":
                 raise ValueError("no such layer")
-            os._exit(1)
+            if how == "was killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "crashed":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            try:
+                raise RuntimeError("CUDA out of memory")
+            except RuntimeError:
+                traceback.print_exc()
+                os._exit(1)
 
     return ray.remote(Worker).options(num_cpus=0, runtime_env={"env_vars": {"VERL_PLATFORM": "cpu"}}).remote()
 
@@ -238,11 +249,33 @@ async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(shared_ra
         RAY_ENDS.clear()
 
 
-def test_an_error_of_a_worker_names_its_log(worker_of_verl: Any) -> None:
-    dies = "The actor died unexpectedly before finishing this task"
-    for how, says in (("raised", "ValueError: no such layer"), ("died of an error", dies)):
-        with pytest.raises(AlgorithmError, match=f"^a worker of verl failed: {says}") as caught, logs_named():
-            ray.get(worker_of_verl.fail.remote(how))
-        named = Path(str(caught.value).rpartition("; see ")[2])
-        (log,) = named.parent.glob(named.name)
-        assert "engine is not available" in log.read_text(), "what verl warns of at its import"
+DIED = "The actor died unexpectedly before finishing this task.; "
+FAILURES = {
+    "raised": ("ValueError: no such layer; ", None),
+    "died of an error": (DIED, "RuntimeError: CUDA out of memory"),
+    "crashed": (DIED, "Fatal Python error: Segmentation fault"),
+    "was killed": (DIED, None),
+}
+
+
+def check_failure(worker: Any, how: str) -> str:
+    """Have a worker fail, and return what its log has."""
+    says, quotes = FAILURES[how]
+    with pytest.raises(AlgorithmError) as caught, logs_named():
+        ray.get(worker.fail.remote(how))
+    said = str(caught.value)
+    path = re.search(r"its log is ([^,\s]+)", said)
+    assert path is not None, said
+    assert said.startswith(f"a worker of verl failed: {says}")
+    assert said.endswith(f"the last error there: {quotes}" if quotes else path[1])
+    return Path(path[1]).read_text()
+
+
+def test_a_worker_of_verl_that_fails_names_its_log_and_one_that_dies_is_quoted(worker_of_verl: Any) -> None:
+    for how in ("raised", "died of an error"):
+        assert "engine is not available" in check_failure(worker_of_verl, how), "what verl warns of at its import"
+
+
+@pytest.mark.parametrize("how", ["crashed", "was killed"])
+def test_of_a_worker_that_was_killed_nothing_is_quoted_but_a_signal(how: str, shared_ray: None) -> None:
+    check_failure(worker(), how)

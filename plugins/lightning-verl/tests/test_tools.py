@@ -11,9 +11,11 @@ from lightning_tokens.prompts import reasoning_marks
 from lightning_tokens.testing import make_tiny_model
 from transformers import AutoTokenizer
 
+from lightning_core.errors import ConfigError
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.tools import VerlToolParser, warn_of_other_form
+    from lightning_verl.tools import VerlToolParser, check_form, warn_of_other_form
 
 PROPERTIES = {"x": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "y": {"type": "string"}}
 ADD = {"name": "add", "parameters": {"type": "object", "properties": PROPERTIES}}
@@ -68,6 +70,11 @@ async def test_an_answer_without_a_call_is_its_text(tokenizer: Any, form: str) -
 def test_what_ends_an_answer_behind_a_call_is_told(tokenizer: Any) -> None:
     assert VerlToolParser("gemma4", tokenizer).stop_token_ids == [tokenizer.convert_tokens_to_ids("<tool_call|>")]
     assert VerlToolParser("hermes", tokenizer).stop_token_ids == []
+
+
+def test_a_form_that_verl_does_not_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"multi_turn\.format is 'qwen3_code'; .*Did you mean 'qwen3_coder'\?"):
+        check_form("qwen3_code")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from lightning_core.errors import AlgorithmError, ConfigError
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.queue import TaskNumbers
-    from lightning_verl.trainer import LightningMixin, make_trainer_class
+    from lightning_verl.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -131,16 +131,18 @@ async def test_a_critic_whose_workers_are_grouped_otherwise_has_its_own_share_of
     assert extra["mini_batch_size"] % 4 == 0
 
 
-def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_refused() -> None:
+def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_of_one() -> None:
     class Mine: ...
+
+    class Whole(AgentLightningTrainer): ...
 
     for mode in ("sync", "colocate_async"):
         made = make_trainer_class(mode, Mine)
         assert made.__mro__[1] is Mine
         assert issubclass(made, LightningMixin)
-    for wrong in (make_trainer_class("sync"), print):
-        with pytest.raises(ConfigError, match="it has to be a plain class, which goes before verl's trainer"):
-            make_trainer_class("sync", wrong)  # type: ignore[arg-type]
+    assert make_trainer_class("sync", Whole) is Whole
+    with pytest.raises(ConfigError, match=r"for trainer\.v1\.trainer_mode=colocate_async it has to be a plain class"):
+        make_trainer_class("colocate_async", Whole)
 
 
 def test_verl_goes_through_as_many_tasks_as_it_is_told() -> None:

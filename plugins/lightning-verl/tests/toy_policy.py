@@ -48,13 +48,15 @@ class Client:
         )
 
 
-def policy(client: Any = None, tokenizer: Letters | None = None, **more: Any) -> Policy:
+def policy(client: Any = None, tokenizer: Letters | None = None) -> Policy:
     """Return the policy as a training serves it."""
-    options: dict[str, Any] = {
-        "ends": {1},
-        "sampling": {"train": {"temperature": 1.0}, "val": {"temperature": 0}},
-        "chat_template": {"enable_thinking": False},
-        "max_response_tokens": 8,
-        "max_context_tokens": 100,
-    }
-    return Policy(name="tiny", client=client or Client(), tokenizer=tokenizer or Letters(), **{**options, **more})
+    return Policy(
+        name="tiny",
+        client=client or Client(),
+        tokenizer=tokenizer or Letters(),
+        ends={1},
+        sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
+        chat_template={"enable_thinking": False},
+        max_response_tokens=8,
+        max_context_tokens=100,
+    )

@@ -50,10 +50,8 @@ def test_verl_takes_what_we_make(model, preset, more, critic, reference):
         (["actor_rollout_ref.rollout.name=vllmm"], "Did you mean 'vllm'"),
         (["trainer.v1.trainer_mode=asnyc"], "Unknown trainer 'asnyc'"),
         (["actor_rollout_ref.actor.policy_loss.loss_mode=gpso"], "Unsupported loss mode: gpso"),
-        (
-            ["actor_rollout_ref.rollout.multi_turn.format=qwen3_code"],
-            r"multi_turn\.format is 'qwen3_code'; .*Did you mean 'qwen3_coder'",
-        ),
+        (["trainer.logger=[console, wandbb]"], "trainer.logger is 'wandbb'; there are: .*Did you mean 'wandb'"),
+        (["trainer.logger=swanlab"], "trainer.logger has 'swanlab', which is not installed; pip install swanlab"),
     ],
 )
 def test_what_verl_would_refuse_in_its_workers_ends_before_ray(model, more, told):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from lightning_verl.config import load_settings
 
@@ -68,12 +70,19 @@ def test_all_wrong_keys_are_said_at_once():
     ]
 
 
-def test_what_is_no_configuration_is_refused():
-    for source in (3, ["data.seed"], "train.yaml"):
-        with pytest.raises(ConfigError, match=r"a mapping or a list of 'key\.key=value', not "):
-            load_settings(source)
+def test_what_is_no_configuration_is_refused(tmp_path: Path):
+    path = tmp_path / "train.yaml"
+    for written in ("- a\n", "a: [\n"):
+        path.write_text(written)
+        with pytest.raises(ConfigError, match=r"train\.yaml"):
+            load_settings(path)
     with pytest.raises(ConfigError, match="cannot read the configuration"):
-        load_settings(["trainer.logger=[console"])
+        load_settings(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"is a file that ends in \.yaml or \.yml"):
+        load_settings("grpo")
+    for source in (3, ["data.seed"]):
+        with pytest.raises(ConfigError, match=r"a list of 'key\.key=value', not "):
+            load_settings(source)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -91,7 +92,12 @@ def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
     assert "agentlightning" not in settings.verl
 
 
-def test_assignments_say_the_same_as_a_mapping():
+def test_a_file_and_assignments_say_the_same_as_a_mapping(tmp_path: Path):
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "algorithm:\n  adv_estimator: rloo\nactor_rollout_ref.actor.optim.lr: 1e-6\nactor_rollout_ref:\n  rollout:\n"
+        "    n: 4\n"
+    )
     assignments = [
         "algorithm.adv_estimator=rloo",
         "actor_rollout_ref.actor.optim.lr=1e-6",
@@ -99,7 +105,7 @@ def test_assignments_say_the_same_as_a_mapping():
     ]
     mapping = {"algorithm.adv_estimator": "rloo", "actor_rollout_ref": {"actor.optim.lr": 1e-6, "rollout.n": 4}}
     settings = load_settings(mapping)
-    assert settings.verl == load_settings(assignments).verl
+    assert settings.verl == load_settings(path).verl == load_settings(str(path)).verl == load_settings(assignments).verl
     assert settings.verl == load_settings(OmegaConf.create({**mapping})).verl
     assert settings.learning.estimator == "rloo"
 
