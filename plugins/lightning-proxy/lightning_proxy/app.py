@@ -163,13 +163,12 @@ class App:
         route = call.route
         if call.dialect is None or route.fields is None:
             return NOTHING
-        fields = self._service.models.with_params(route.target, call.path, route.fields)
-        given, taken = self._service.usage.most(route.target, fields, route.body)
+        given, taken = self._service.usage.most(route.target, route.fields, route.body)
         if not call.dialect.writes:
             taken = 0
         if not self._service.spending.limits_usd:
             return Reserve(given + taken)
-        replicas = self._replicas.of((route.target, *self._service.models.fallbacks(route.target)))
+        replicas = self._replicas.of(route.target)
         # The prompt may be written to a cache, which has a price of its own.
         costs = [replica.cost(TokenCounts(given, taken, 0, written)) for replica in replicas for written in (0, given)]
         return Reserve(given + taken, max((cost for cost in costs if cost is not None), default=0.0))
@@ -261,9 +260,7 @@ class App:
                 self._service.usage.record(route.target, given, taken)
             if cost is None or outcome.error_kind is not None:  # the usage that a broken stream gave is not the last
                 cost = _cost(call, given, taken)
-        if route.abandoned_cost:
-            cost = (cost or 0.0) + route.abandoned_cost
-        return tokens + route.abandoned_tokens, cost
+        return tokens, cost
 
     def _record(self, ticket: Ticket, call: Call) -> None:
         if call.dialect is None:

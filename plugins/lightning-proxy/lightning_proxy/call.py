@@ -3,12 +3,11 @@
 A call passes these files, in this order:
 
 1. `app.py` finds out whose an HTTP request (`request.py`) is (`owner.py`), and `reader.py` reads its `Call`: whether it
-   may be made (`paths.py`), and which API it speaks (`apis/`).
+   may be made (`paths.py`), which API it speaks (`apis/`), and the parameters of its model (`models.py`).
 2. Admit: `admit.py` lets it start, in its turn, not during a pause, within the budget and the limits of its attempt.
-3. Send: `send.py` sets the parameters of its model (`models.py`), sends it to a replica (`replicas.py`) through its
-   backend (`openai_backend.py`), and tries again, or another model. The API makes it a call of chat, and its answer
-   one of its own, where the replica needs that. `relay.py` hands the answer to the agent, whole or piece by piece, and
-   has it read.
+3. Send: `send.py` sends it to a replica (`replicas.py`) through its backend (`openai_backend.py`), and tries again.
+   The API makes it a call of chat, and its answer one of its own, where the replica needs that. `relay.py` hands the
+   answer to the agent, whole or piece by piece, and has it read.
 4. Settle: `app.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
 
@@ -33,12 +32,10 @@ class Route:
     """How a call is sent."""
 
     target: str | None = None
-    """The name of the model list that it is for now: what the agent asks for, or what that stands for."""
+    """The name of the model list that it is for: what the agent asks for, or what that stands for."""
     body: bytes = b""
     fields: dict[str, Any] | None = None
     """What was asked, with the parameters of its model; None where it is not a JSON object. Not to be changed."""
-    fell_back: bool = False
-    """Whether another model is asked than the one that it was for."""
     replica: Replica | None = None
     """Where it was sent last."""
     tries: int = 0
@@ -52,10 +49,6 @@ class Route:
     """When it was sent, or the oldest that the backend says it was answered with."""
     last_weight_version: str | None = None
     """When it ended, or the newest that the backend says."""
-    abandoned_tokens: int = 0
-    """What models may have used that were given up for another one: an estimate."""
-    abandoned_cost: float = 0.0
-    """The same in US dollars, where there are prices."""
 
 
 @dataclass(slots=True)

@@ -206,7 +206,7 @@ def _price(where: str, name: str, price: Any) -> float | None:
     return float(price)
 
 
-# The option `models`: other names of a model, what answers when it does not, and its sampling parameters
+# The option `models`: other names of a model, and its sampling parameters
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -235,8 +235,6 @@ class ModelOptions(TypedDict):
     """A name of the model list."""
     aliases: NotRequired[list[str]]
     """Other names that lead there. `*` stands for any text: `*` alone takes every name that there is not."""
-    fallbacks: NotRequired[list[str]]
-    """The models that are asked, one after the other, where this one gives no answer."""
     default_params: NotRequired[SamplingParams]
     """What is sent where the agent does not say it."""
     forced_params: NotRequired[SamplingParams]
@@ -278,12 +276,11 @@ class Models:
             ConfigError: Names what the list does not have, or the alias that it has.
         """
         for name, entry in self._options.items():
-            for each in (name, *entry.get("fallbacks", ())):
-                if each not in listed:
-                    raise ConfigError(
-                        f"models ({name}): the model list has no {each!r}; it has: {', '.join(listed)}"
-                        f"{did_you_mean(each, listed)}"
-                    )
+            if name not in listed:
+                raise ConfigError(
+                    f"models ({name}): the model list has no {name!r}; it has: {', '.join(listed)}"
+                    f"{did_you_mean(name, listed)}"
+                )
             for alias in entry.get("aliases", ()):
                 if alias in listed:
                     raise ConfigError(f"models ({name}): the alias {alias!r} is a model of the model list itself")
@@ -305,11 +302,6 @@ class Models:
         if asked in self._aliases:
             return self._aliases[asked]
         return next((name for pattern, name in self._patterns if pattern.fullmatch(asked)), asked)
-
-    def fallbacks(self, model: str | None) -> Sequence[str]:
-        """Return the models that are asked where this one gives no answer."""
-        entry = self._options.get(model or "")
-        return () if entry is None else entry.get("fallbacks", ())
 
     def with_params(self, model: str | None, path: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return a request with the parameters of its model; the same object where it has none."""

@@ -65,7 +65,11 @@ async def read_call(service: ProxyService, request: Request, caller: Caller, bel
     if dialect is not None:
         fields = _checked(service, dialect, fields, below, request.query)
     model = None if fields is None or not isinstance(fields.get("model"), str) else fields["model"]
-    route = Route(service.models.resolve(model, service.replicas.models()), body, fields)
+    target = service.models.resolve(model, service.replicas.models())
+    if dialect is not None and fields is not None:
+        asked, fields = fields, service.models.with_params(target, dialect.path, fields)
+        body = body if fields is asked else dump(fields)
+    route = Route(target, body, fields)
     if dialect is None and model is None and (count := len(service.replicas.all)) > 1:
         why = f"the proxy has {count} backends, so it is not clear which one it is for"
         message = f"the call names no model in a JSON body, and {why}; make it through a proxy with one backend"
@@ -106,8 +110,7 @@ def _checked(
 def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str, Any], route: Route) -> Replica | None:
     """Return the replica with the response that a call continues; None where it may go anywhere of its model.
 
-    Where that response is of a fallback, the call is for this model, too. One that was converted is put before
-    what is asked.
+    One that was converted is put before what is asked.
 
     Raises:
         Refused: When the call leads to what belongs to others, or is not recorded.
@@ -128,12 +131,8 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
         message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
         raise Refused(400, "previous_response_not_found", message)
     # The agent may go on with another model, which may be elsewhere.
-    if found is None or fields.get("model") is None or route.target == found.model_name:
-        return found
-    if found.model_name not in service.models.fallbacks(route.target):
-        return None
-    route.target, route.fell_back = found.model_name, True  # as the call before it
-    return found
+    goes_on = found is None or fields.get("model") is None or route.target == found.model_name
+    return found if goes_on else None
 
 
 def _closed(what: str, entry: str) -> Refused:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -143,10 +143,10 @@ class Replicas:
         """Return what agents may ask for, in the order of the list."""
         return list(self._by_model)
 
-    def of(self, models: Iterable[str | None]) -> list[Replica]:
-        """Return the replicas of models; None stands for the first one of the list."""
+    def of(self, model: str | None) -> Sequence[Replica]:
+        """Return the replicas of a model; None stands for the first one of the list."""
         first = self._all[0].model_name if self._all else ""
-        return [replica for name in models for replica in self._by_model.get(first if name is None else name, ())]
+        return self._by_model.get(first if model is None else model, ())
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Send calls to these from now on; `on_idle` gets each of the others when its last call has ended."""

@@ -22,7 +22,6 @@ from lightning_proxy.backend import (
     BackendRequest,
     BackendTimeout,
     BackendUnavailable,
-    TokenCounts,
     WholeAnswer,
 )
 from lightning_proxy.call import Call
@@ -35,7 +34,6 @@ from lightning_proxy.settings import Settings
 logger = logging.getLogger(__name__)
 
 _RETRIED = frozenset({429, 502, 503, 504})
-_FALL_BACK = frozenset({"backend_unavailable", "backend_timeout", "backend_broke"})
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 2.0
 """A backend that asks for a longer wait is tried again by the client, which knows how long it can wait."""
@@ -89,7 +87,7 @@ class Sender:
 
     Args:
         replicas: Where to.
-        models: Which model is asked when one gives no answer, and the parameters of each.
+        models: The parameters of each model.
         limiter: Takes a call out of flight while it waits for another try.
         clock: The time.
         settings: How often a call is tried again, and the pause before the first time; later ones are longer.
@@ -108,7 +106,7 @@ class Sender:
         """What a warning told of that calls go on without."""
 
     async def send(self, call: Call) -> Response:
-        """Send a call until a model answers it, or there is none left to ask.
+        """Send a call until a backend of its model answers it, or another try would not help.
 
         A client that tries again by itself, and a backend that asks for a long wait, leave no other try to the proxy:
         else each would multiply those of the other. Another replica is tried at once all the same.
@@ -120,33 +118,24 @@ class Sender:
         Raises:
             Refused: When there is no answer.
         """
-        route, asked = call.route, call.route.fields
-        may_fall_back = call.dialect is not None and call.pinned is None
-        fallbacks = iter(self._models.fallbacks(route.target) if may_fall_back else ())
-        again: float | None = None
-        """After how many seconds a model may answer that was asked before."""
+        route, tried, tries = call.route, set[Replica](), 0
         while True:
-            if call.dialect is not None and asked is not None:
-                fields = self._models.with_params(route.target, call.path, asked)
-                if fields is not route.fields:
-                    route.fields, route.body = fields, dump(fields)
+            tries += 1
             try:
-                response = await self._send_to_target(call)
-                status = response.answer.status
-                if not (status == 429 or status >= 500) or (following := next(fallbacks, None)) is None:
-                    return response
-                reason, again = f"it answered {status}", again or 1.0
-                self._replicas.end(response.replica)
-                await response.answer.aclose()
-            except Refused as exc:
-                if exc.kind not in _FALL_BACK or (following := next(fallbacks, None)) is None:
-                    exc.retry_after = exc.retry_after or again
-                    raise
-                reason, again = exc.message, again or exc.retry_after
-                if route.is_sent:
-                    _count_abandoned(call)
-            logger.info("lightning.model_falls_back from=%s to=%s reason=%s", route.target, following, reason)
-            route.target, route.is_sent, route.fell_back = following, False, True
+                return await self._try(call, tried)
+            except _TryAgain as exc:
+                is_elsewhere = call.pinned is None and self._replicas.has_other(route.target, tried)
+                if route.replica is not None and not is_elsewhere:  # the next round begins with another one
+                    tried = {route.replica}
+                route.is_sent = False
+                self._limiter.park(call)
+                wait = 0.0 if is_elsewhere and tries <= self._retries else self._wait_seconds(call, exc, tries)
+                if wait is None:
+                    if exc.response is None:
+                        raise exc.refused from exc
+                    self._replicas.begin(exc.response.replica)
+                    return exc.response  # the backend's own words say most
+            await asyncio.sleep(wait)
             await self._limiter.reacquire(call)
 
     def _outgoing(self, call: Call, replica: Replica) -> _Outgoing:
@@ -184,30 +173,6 @@ class Sender:
                 self._told.add((event, name))
                 without = "calls of this model's engine go on without it, and their spans say so"
                 logger.warning("%s=%s model=%s: the agent sends %s; %s", event, name, replica.model_name, what, without)
-
-    async def _send_to_target(self, call: Call) -> Response:
-        """Send a call until a backend of its model answers it, or another try would not help."""
-        tried: set[Replica] = set()
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await self._try(call, tried)
-            except _TryAgain as exc:
-                route = call.route
-                is_elsewhere = call.pinned is None and self._replicas.has_other(route.target, tried)
-                if route.replica is not None and not is_elsewhere:  # the next round begins with another one
-                    tried = {route.replica}
-                route.is_sent = False
-                self._limiter.park(call)
-                wait = 0.0 if is_elsewhere and tries <= self._retries else self._wait_seconds(call, exc, tries)
-                if wait is None:
-                    if exc.response is None:
-                        raise exc.refused from exc
-                    self._replicas.begin(exc.response.replica)
-                    return exc.response  # the backend's own words say most
-            await asyncio.sleep(wait)
-            await self._limiter.reacquire(call)
 
     async def _try(self, call: Call, tried: set[Replica]) -> Response:
         """Send a call once, to a replica that is not among those tried, where there is one, and add it to them."""
@@ -323,14 +288,6 @@ def _number(text: str) -> float | None:
         if math.isfinite(number := float(text)) and number >= 0:
             return number
     return None
-
-
-def _count_abandoned(call: Call) -> None:
-    """Count what a model may have used that did not answer in time, or broke off, and is given up for another one."""
-    tokens, _ = call.estimated_tokens()
-    call.route.abandoned_tokens += tokens
-    if call.route.replica is not None:
-        call.route.abandoned_cost += call.route.replica.cost(TokenCounts(tokens, 0)) or 0.0
 
 
 def refusal_of(error: Exception) -> Refused:

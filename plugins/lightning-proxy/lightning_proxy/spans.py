@@ -86,11 +86,7 @@ def span_of(call: Call, capture: Capture) -> Span:
     assert call.dialect is not None
     route, outcome = call.route, call.outcome
     model = None if route.replica is None else route.replica.model_name
-    if route.fell_back:  # they are another model's tokens, which are not trained on
-        capture = replace(capture, tokens=False)
     attributes = attributes_of(call.dialect, route.fields or {}, outcome.answer, capture, model=model)
-    if route.fell_back:
-        attributes[HAS_TOKEN_IDS] = False
     attributes.update(_call_attributes(call))
     status = _OK
     if outcome.error_kind is not None:
