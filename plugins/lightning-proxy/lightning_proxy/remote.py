@@ -19,7 +19,7 @@ from lightning_core.registry import Registry, check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, ProxyLLM, Resource
 from lightning_proxy.jsons import dump, parse_object
-from lightning_proxy.routes import FLUSH_PATH
+from lightning_proxy.routes import FLUSH_PATH, STATUS_PATH
 
 
 class AddressedProxy(ModelProxy):
@@ -229,7 +229,7 @@ class RemoteProxy(AddressedProxy):
 
     async def status(self) -> dict[str, Any]:
         """Return how it stands; see `LLMProxy.status`."""
-        return await self._ask("/control/status")
+        return await self._ask(STATUS_PATH)
 
     async def _ask(self, path: str) -> dict[str, Any]:
         """Ask it for something.

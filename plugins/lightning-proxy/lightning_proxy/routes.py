@@ -1,22 +1,18 @@
-"""The routes of a proxy besides model calls: reports of an attempt, and control over HTTP."""
+"""The routes of a proxy besides model calls: reports and the end of an attempt, and how the proxy stands."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from lightning_http.auth import Role
 
 from lightning_core.adapter import read_model_calls
 from lightning_core.emitter import emit_annotation, emit_reward
-from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import did_you_mean
 from lightning_core.rewards import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.jsons import parse_object
 from lightning_proxy.reader import Caller
-from lightning_proxy.request import Refused, Request, invalid
+from lightning_proxy.request import Refused, Request
 from lightning_proxy.service import ProxyService
 
 REPORT_PATH = "/report"
@@ -54,21 +50,19 @@ def _cannot_be_cut_off(reason: str) -> None:
 
 
 FLUSH_PATH = "/flush"
-CONTROL_PREFIX = "/control/"
+STATUS_PATH = "/control/status"
 
-_MAX_BODY_BYTES = 1024 * 1024
+_MAX_FLUSH_BYTES = 1024
 
 
 async def serve_control(service: ProxyService, request: Request, path: str, caller: Caller) -> bool:
-    """Answer a request that controls the proxy, or reports on an attempt; return whether it was one.
+    """Answer a request that asks how the proxy stands, or reports on an attempt; return whether it was one.
 
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
       the attempt's own key, as runners do;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; of a live attempt, which goes
       to the store with the model calls, in the order in which they came;
-    - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
-      `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
-      how it stands, and is controlled in its own process alone.
+    - `GET /control/status`: how the proxy stands; with the algorithm's key only, where there are keys.
 
     Args:
         service: The proxy.
@@ -83,17 +77,17 @@ async def serve_control(service: ProxyService, request: Request, path: str, call
         await _report(service, request, caller)
         return True
     if request.method == "POST" and path == FLUSH_PATH and caller.owner is not None:
-        fields = await _fields(request)
+        fields = parse_object(await request.read_body(_MAX_FLUSH_BYTES) or b"{}")
+        if fields is None:
+            raise Refused(400, "invalid_json", "the request's body is not a JSON object")
         await service.flush(caller.owner, fields.get("end") is not False)
         await request.respond(204, b"", ())
         return True
-    if not path.startswith(CONTROL_PREFIX):
+    if request.method != "GET" or path != STATUS_PATH:
         return False
-    is_question = request.method == "GET" and path == f"{CONTROL_PREFIX}status"
-    if (not service.has_keys and not is_question) or caller.role < Role.ALGORITHM:
-        why = "the proxy has no key" if not service.has_keys else "this key is not the algorithm's"
-        raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
-    await request.respond_json(200, await _take(service, request, path.removeprefix(CONTROL_PREFIX)))
+    if caller.role < Role.ALGORITHM:
+        raise Refused(403, "not_allowed", "this key is not the algorithm's, so it is not told how the proxy stands")
+    await request.respond_json(200, service.status())
     return True
 
 
@@ -120,59 +114,3 @@ async def _report(service: ProxyService, request: Request, caller: Caller) -> No
     for span in spans:
         service.outbox.end(service.outbox.begin(owner, _cannot_be_cut_off), span, len(body))
     await request.respond(204, b"", ())
-
-
-async def _take(service: ProxyService, request: Request, what: str) -> Mapping[str, Any]:
-    if (request.method, what) != ("GET", "status"):
-        if request.method != "POST" or what not in _ACTIONS:
-            raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
-        fields = await _fields(request)
-        if what == "pause":
-            service.limiter.pause(_seconds(fields, "seconds"))
-        elif what == "resume":
-            service.limiter.resume()
-        elif what == "drain":
-            return asdict(await service.limiter.drain(_seconds(fields, "timeout")))
-        elif what == "weights":
-            service.sender.weight_version = _text(fields, "version")
-        else:
-            _update(service, fields.get("model_list"))
-    return service.status()
-
-
-def _update(service: ProxyService, model_list: Any) -> None:
-    if not isinstance(model_list, list):
-        raise invalid("model_list is missing, or no list")
-    if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
-        raise invalid("a backend cannot be chosen over HTTP; litellm_params alone")
-    try:
-        service.update_model_list(model_list)
-    except (ConfigError, RegistryError) as exc:
-        raise invalid(str(exc)) from exc
-
-
-async def _fields(request: Request) -> dict[str, Any]:
-    body = await request.read_body(_MAX_BODY_BYTES)
-    fields = parse_object(body) if body else {}
-    if fields is None:
-        raise Refused(400, "invalid_json", "the request's body is not a JSON object")
-    return fields
-
-
-_ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise invalid(f"{name} is {value!r}; it is a text")
-    return value
-
-
-def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
-    ):
-        raise invalid(f"{name} is {value!r}; it is a number of seconds")
-    return value
