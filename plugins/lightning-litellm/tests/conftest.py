@@ -31,7 +31,7 @@ async def make_agent(engine: FakeEngine) -> AsyncIterator[MakeAgent]:
             store = InMemoryLightningStore()
             options = {"model": model, "api_base": engine.url, "api_key": "sk-of-the-backend", **params}
             entry = {"model_name": "small", "backend": "litellm", "litellm_params": options}
-            proxy = LLMProxy(store=store, key="", launch_mode="asyncio", model_list=[entry], first_retry_seconds=0.01)
+            proxy = LLMProxy(store=store, key="", launch_mode="asyncio", model_list=[entry])
             await proxy.start()
             proxies.append(proxy)
             return Agent(http, proxy, await store.start_rollout({}))

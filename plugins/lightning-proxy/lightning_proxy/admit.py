@@ -18,6 +18,11 @@ from lightning_proxy.settings import AttemptLimits, Settings
 _ABORT_SECONDS = 5.0
 """How long to wait for calls to end after they were cut off."""
 
+MAX_WAITING_CALLS = 16_384
+
+PAUSE_SECONDS = 60.0
+"""How long a call waits for the end of a pause that does not say otherwise."""
+
 _STOPS = "the proxy stops"
 
 Abort = Callable[[str], None]
@@ -42,16 +47,15 @@ class Limiter:
 
     Args:
         clock: How long pauses last.
-        settings: How many calls may have a place, and may wait for one, and for how long.
+        settings: How many calls may have a place, and how long others wait for one.
     """
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
         self._places = asyncio.Semaphore(settings.max_concurrent_calls)
         self._max_calls = settings.max_concurrent_calls
-        self._max_waiting = settings.max_waiting_calls
         self._queue_seconds = settings.queue_seconds
-        self._usual_pause_seconds = self._pause_seconds = settings.pause_seconds
+        self._pause_seconds = PAUSE_SECONDS
         self._in_flight: dict[object, Abort] = {}
         self._waiting: dict[object, Abort] = {}
         self._open, self._idle = asyncio.Event(), asyncio.Event()
@@ -78,9 +82,9 @@ class Limiter:
         """Let no new call start. Idempotent.
 
         Args:
-            seconds: How long a call that comes from now on waits for `resume`; None for `pause_seconds`.
+            seconds: How long a call that comes from now on waits for `resume`; None for a minute.
         """
-        self._pause_seconds = self._usual_pause_seconds if seconds is None else seconds
+        self._pause_seconds = PAUSE_SECONDS if seconds is None else seconds
         self._open.clear()
 
     def resume(self) -> None:
@@ -121,7 +125,7 @@ class Limiter:
         """
         if self._is_closed:
             raise proxy_stopped()
-        if (self._places.locked() or self.is_paused) and len(self._waiting) >= self._max_waiting:
+        if (self._places.locked() or self.is_paused) and len(self._waiting) >= MAX_WAITING_CALLS:
             message = f"{self._max_calls} calls are under way and {self.waiting} wait; try again in a moment"
             raise unavailable("proxy_full", message)
         self._waiting[call] = abort

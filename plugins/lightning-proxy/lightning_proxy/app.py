@@ -39,7 +39,6 @@ class App:
 
     def __init__(self, service: ProxyService) -> None:
         self._service = service
-        self._settings = service.settings
         self._counts = service.counts
         self._limiter = service.limiter
         self._replicas = service.replicas
@@ -51,7 +50,7 @@ class App:
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
             return
-        request = Request(scope, receive, send, stall_seconds=self._settings.stall_seconds)
+        request = Request(scope, receive, send)
         try:
             await self._serve(request)
         except Refused as refused:
@@ -73,8 +72,7 @@ class App:
         try:
             if not self._service.has_keys:
                 require_local(request.headers)
-            hint = "; cors_allow_origins of the proxy allows others"
-            require_same_site(request.method, request.headers, self._settings.cors_allow_origins, hint=hint)
+            require_same_site(request.method, request.headers)
         except OtherSite as exc:
             raise Refused(403, "other_site", str(exc)) from exc
         except AccessDenied as exc:

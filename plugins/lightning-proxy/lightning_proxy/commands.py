@@ -68,10 +68,9 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     """
     from lightning_core.registry.options import Options
     from lightning_proxy import LLMProxy
-    from lightning_proxy.settings import Settings
 
     given = {name: value for name, value in file.values.items() if name != "store"}
-    if faults := Options(LLMProxy, Settings).faults("the proxy", given):
+    if faults := Options(LLMProxy).faults("the proxy", given):
         raise ConfigError("\n".join(f"{file.where((name,))}: {fault}" for name, fault in faults.items()))
     if not isinstance(file.values.get("model_list"), list):
         raise ConfigError(f"{file.where(('model_list',))}: model_list is missing, or no list; it is as LiteLLM has it")

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -21,22 +20,19 @@ from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_proxy.admit import Drained
-from lightning_proxy.models import ModelConfig, Models, make_replicas, require_prices
+from lightning_proxy.models import ModelConfig, ModelOptions, Models, make_replicas, require_prices
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import AddressedProxy, RemoteProxy, flush_calls
 from lightning_proxy.running import RunningProxy
 from lightning_proxy.service import ProxyService
-from lightning_proxy.settings import Settings
+from lightning_proxy.settings import AttemptLimits, Settings, Wait
 from lightning_proxy.spans import Capture, Redact
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 lets the system choose."""
 
 logger = logging.getLogger(__name__)
-
-
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 class LLMProxy(AddressedProxy):
@@ -71,10 +67,14 @@ class LLMProxy(AddressedProxy):
         redact: Is given `input`, `output`, `instructions`, `tools` or `schema`, and what is to be recorded; returns
             what is. A function, or its path.
         budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
+        models: Other names of models, and their parameters.
+        attempt_limits: What one attempt may use.
+        max_concurrent_calls: How many calls may be in flight at once; further ones wait for their turn.
+        queue_seconds: How long a call waits for its turn.
+        max_body_bytes: The largest body of a request, unpacked.
         workers: 0.3's `num_workers`; 1. For more than one process answers, see "More than one proxy" in docs/proxy.md.
         registry: Where backends are found; None for what is installed.
         clock: How long waits last; None for the machine's clock.
-        settings: Further options, by the names of `Settings`: `models`, `cors_allow_origins`, `pause_seconds`, ...
 
     Raises:
         ConfigError: When an option has a value that it does not take.
@@ -107,23 +107,26 @@ class LLMProxy(AddressedProxy):
         capture_tokens: bool = True,
         redact: Redact | str | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
+        models: Sequence[ModelOptions] = (),
+        attempt_limits: AttemptLimits | None = None,
+        max_concurrent_calls: PositiveInt = 4096,
+        queue_seconds: Wait = 300.0,
+        max_body_bytes: PositiveInt = 64 * 1024 * 1024,
         workers: PositiveInt = 1,
         registry: Registry | None = None,
         clock: Clock | None = None,
-        **settings: Any,
     ) -> None:
         if launcher_args is not None:
             host, port, launch_mode = launcher_args.host, launcher_args.port, launcher_args.launch_mode
         own: dict[str, Any] = {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
-        own |= {"allow_paths": allow_paths, "num_retries": num_retries, **settings}
+        own |= {"allow_paths": allow_paths, "num_retries": num_retries, "models": models}
+        own |= {"attempt_limits": attempt_limits, "max_concurrent_calls": max_concurrent_calls}
+        own |= {"queue_seconds": queue_seconds, "max_body_bytes": max_body_bytes}
         plain = {"port": port, "host": host, "key": key, "public_url": public_url, "workers": workers}
         plain["launch_mode"] = launch_mode
         plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
-        check_options("LLMProxy", {**plain, **own}, LLMProxy, Settings)
+        check_options("LLMProxy", {**plain, **own}, LLMProxy)
         OpenPaths(allow_paths)
-        for origin in settings.get("cors_allow_origins", ()):
-            if not _ORIGIN.fullmatch(origin):
-                raise ConfigError(f"cors_allow_origins has {origin!r}; an origin is as in 'https://app.example.com'")
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         require_key(host, key, what="the proxy", give=f"key= or {KEY_VARIABLE}")
@@ -143,9 +146,9 @@ class LLMProxy(AddressedProxy):
         self._clock: Clock = SystemClock() if clock is None else clock
         self.store = store
         self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
-        models = Models(self._settings.models)
+        named = Models(models)
         if self.model_list:  # one that comes later may have other names
-            models.check(self.models())
+            named.check(self.models())
         self._weight_version: str | None = None
         self._running: RunningProxy | None = None
         self._changing = asyncio.Lock()
@@ -174,7 +177,7 @@ class LLMProxy(AddressedProxy):
         former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
         if former is not None and not str(former).endswith("LLMProxy"):
             raise ConfigError(f"type is {former!r}; leave it out, or give an instance of your class")
-        check_options("llm_proxy", options, cls, Settings)
+        check_options("llm_proxy", options, cls)
         if "model_list" in options and not options["model_list"]:
             raise ConfigError(
                 "model_list is empty; it is a list as LiteLLM has it: "
@@ -284,8 +287,7 @@ class LLMProxy(AddressedProxy):
         """Let new calls wait, for new weights. Those under way go on: see `drain`. Idempotent.
 
         Args:
-            seconds: How long a call that comes from now on waits for `resume` until it is refused; None for
-                `pause_seconds`.
+            seconds: How long a call that comes from now on waits for `resume` until it is refused; None for a minute.
         """
         self._require_running().tell(lambda proxy: proxy.limiter.pause(seconds))
 

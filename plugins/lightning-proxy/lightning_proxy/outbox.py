@@ -14,12 +14,19 @@ from lightning_core.store.clock import Clock
 from lightning_core.types import Span
 from lightning_proxy.owner import Owner
 from lightning_proxy.request import unavailable
-from lightning_proxy.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 LINGER_SECONDS = 0.01
 """How long a span may wait for others that go with it."""
+
+FLUSH_GRACE_SECONDS = 1.0
+"""How long calls may go on that are under way when their attempt ends."""
+FLUSH_SECONDS = 30.0
+"""How long the end of an attempt waits for the store."""
+MAX_UNSENT_SPANS = 20_000
+MAX_UNSENT_BYTES = 512 * 1024 * 1024
+"""Of the requests and answers that unsent spans are of."""
 
 _MAX_BATCH = 64
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -59,13 +66,11 @@ class Outbox:
     Args:
         view: Gives the store of a run.
         clock: How long pauses last.
-        settings: How many spans may pile up, how many bytes, and how long `flush` waits.
     """
 
-    def __init__(self, view: Callable[[str | None], LightningStore], clock: Clock, settings: Settings) -> None:
+    def __init__(self, view: Callable[[str | None], LightningStore], clock: Clock) -> None:
         self._view = view
         self._clock = clock
-        self._settings = settings
         self._tickets: dict[Owner, set[Ticket]] = {}
         self._numbers = Batcher(self._number)
         self._ready: list[Ticket] = []
@@ -91,8 +96,7 @@ class Outbox:
         Raises:
             Refused: When too much has piled up.
         """
-        limits = self._settings
-        if self.unsent >= limits.max_unsent_spans or self._unsent_bytes >= limits.max_unsent_bytes:
+        if self.unsent >= MAX_UNSENT_SPANS or self._unsent_bytes >= MAX_UNSENT_BYTES:
             message = f"{self.unsent} recorded calls wait for the store, which is out of reach; try again in a moment"
             raise unavailable("store_behind", message, retry_after=2.0)
 
@@ -129,14 +133,13 @@ class Outbox:
         tickets = self._tickets.get(owner, set())
         self._send()
         if any(ticket.span is None for ticket in tickets):
-            await self._clock.wait(_all_settled(tickets), self._settings.flush_grace_seconds)
+            await self._clock.wait(_all_settled(tickets), FLUSH_GRACE_SECONDS)
             for ticket in [ticket for ticket in tickets if end and ticket.span is None]:
                 ticket.abort("the attempt has ended")
         left = [ticket for ticket in tickets if end or ticket.span is not None]
-        seconds = self._settings.flush_seconds
-        if left and not await self._clock.wait(_all_settled(left), seconds):
+        if left and not await self._clock.wait(_all_settled(left), FLUSH_SECONDS):
             calls = f"{len(tickets)} model calls of attempt {owner.attempt_id!r}"
-            raise StoreUnavailable(f"the store did not take {calls} within {seconds:g} s")
+            raise StoreUnavailable(f"the store did not take {calls} within {FLUSH_SECONDS:g} s")
         if owner in self._lost_of:
             raise CallsLost(f"model calls of attempt {owner.attempt_id!r} could not be stored: {self._lost_of[owner]}")
 

@@ -18,6 +18,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
+STALL_SECONDS = 120.0
+"""How long an agent may read nothing of its answer before it counts as gone."""
 _HURRIED_STALL_SECONDS = 0.5
 _KEY = "key="
 
@@ -114,10 +116,9 @@ class Request:
         scope: The ASGI scope.
         receive: Gives the body.
         send: Takes the answer.
-        stall_seconds: How long an agent may read nothing of its answer before it counts as gone.
     """
 
-    def __init__(self, scope: Message, receive: Receive, send: Send, *, stall_seconds: float) -> None:
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         raw = scope.get("raw_path")
         self.path = raw.decode("ascii", "replace").partition("?")[0] if raw else str(scope["path"])
@@ -132,7 +133,7 @@ class Request:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._stall_seconds = stall_seconds
+        self._stall_seconds = STALL_SECONDS
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -185,7 +186,7 @@ class Request:
         """Send the next piece. Waits for an agent that reads slowly.
 
         Raises:
-            ClientGone: When it reads nothing for `stall_seconds`.
+            ClientGone: When it reads nothing for `STALL_SECONDS`.
         """
         await self._send_within_limit({"type": "http.response.body", "body": piece, "more_body": True})
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from lightning_http.body import ConnectionLimits
 from lightning_http.listener import Listener, bind
-from starlette.middleware.cors import CORSMiddleware
 
 from lightning_core.concurrency import EventLoopThread, loop_factory
 from lightning_core.errors import ProxyError, StoreUnavailable
@@ -100,14 +100,9 @@ class RunningProxy:
                 await asyncio.to_thread(service.require_prices)  # LiteLLM may be imported
                 bound = bind(host, port)
                 found: int = bound.getsockname()[1]
-                app: Any = App(service)
-                if origins := service.settings.cors_allow_origins:
-                    every = ["*"]
-                    app = CORSMiddleware(
-                        app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
-                    )
+                limits = ConnectionLimits(max_body_bytes=service.settings.max_body_bytes)
                 # Known before it is open: a start may be cancelled.
-                self._listener = Listener(app, bound, service.settings)
+                self._listener = Listener(App(service), bound, limits)
                 await self._listener.open()
             except BaseException:
                 await self._stop()

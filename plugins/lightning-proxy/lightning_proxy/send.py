@@ -34,6 +34,8 @@ from lightning_proxy.settings import Settings
 logger = logging.getLogger(__name__)
 
 _RETRIED = frozenset({429, 502, 503, 504})
+FIRST_PAUSE_SECONDS = 0.25
+"""Before the first new try; twice as long before each further one."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONGEST_ASKED_SECONDS = 2.0
 """A backend that asks for a longer wait is tried again by the client, which knows how long it can wait."""
@@ -90,7 +92,7 @@ class Sender:
         models: The parameters of each model.
         limiter: Takes a call out of flight while it waits for another try.
         clock: The time.
-        settings: How often a call is tried again, and the pause before the first time; later ones are longer.
+        settings: How often a call is tried again.
     """
 
     def __init__(self, replicas: Replicas, models: Models, limiter: Limiter, clock: Clock, settings: Settings) -> None:
@@ -101,7 +103,6 @@ class Sender:
         self._limiter = limiter
         self._clock = clock
         self._retries = settings.num_retries
-        self._first_pause_seconds = settings.first_retry_seconds
         self._told: set[tuple[str, str]] = set()
         """What a warning told of that calls go on without."""
 
@@ -266,8 +267,8 @@ class Sender:
         if tries > self._retries or failed.is_last or headers.get(_RETRIES_TAKEN, "0") != "0":
             return None
         if asked is None:
-            jitter = random.uniform(0, self._first_pause_seconds)
-            asked = self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter
+            jitter = random.uniform(0, FIRST_PAUSE_SECONDS)
+            asked = FIRST_PAUSE_SECONDS * 2 ** min(tries - 1, 10) + jitter
             asked = min(asked, _LONGEST_PAUSE_SECONDS)
         elif asked > _LONGEST_ASKED_SECONDS:
             return None

@@ -72,7 +72,7 @@ class ProxyService:
         """Whether callers need a key. Without one, only this machine may call."""
         self.attribution = Attribution(keys, header=settings.attribution_header)
         self.attempts = LiveAttempts(self._view, clock)
-        self.outbox = Outbox(self._view, clock, settings)
+        self.outbox = Outbox(self._view, clock)
         self.limiter = Limiter(clock, settings)
         self.spending, self.usage = Spending(budget, settings.attempt_limits), UsageSoFar()
         self.replicas, self.models = Replicas(clock, self._retire), Models(settings.models)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from lightning_http.body import ConnectionLimits, Seconds
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, with_config
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from lightning_proxy.models import ModelOptions
@@ -26,23 +25,15 @@ class AttemptLimits(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Settings(ConnectionLimits):
-    """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
+class Settings:
+    """The limits of a proxy; see `LLMProxy`."""
 
-    allow_unattributed: bool = False
-    allow_paths: Sequence[str] = ()
-    attribution_header: str | None = None
-    cors_allow_origins: Sequence[str] = ()
-    models: Sequence[ModelOptions] = ()
-    attempt_limits: AttemptLimits | None = None
-    num_retries: NonNegativeInt = 2
-    first_retry_seconds: Wait = 0.25
-    max_concurrent_calls: PositiveInt = 4096
-    max_waiting_calls: NonNegativeInt = 16_384
-    queue_seconds: Wait = 300.0
-    pause_seconds: Wait = 60.0
-    stall_seconds: Seconds = 120.0
-    flush_grace_seconds: Wait = 1.0
-    flush_seconds: Wait | None = 30.0
-    max_unsent_spans: PositiveInt = 20_000
-    max_unsent_bytes: PositiveInt = 512 * 1024 * 1024
+    allow_unattributed: bool
+    allow_paths: Sequence[str]
+    attribution_header: str | None
+    models: Sequence[ModelOptions]
+    attempt_limits: AttemptLimits | None
+    num_retries: int
+    max_concurrent_calls: int
+    queue_seconds: float
+    max_body_bytes: int

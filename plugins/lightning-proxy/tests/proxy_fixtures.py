@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from lightning_proxy import LLMProxy
+from lightning_proxy import LLMProxy, send
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 
@@ -22,6 +22,16 @@ MakeProxy = Callable[..., Awaitable[LLMProxy]]
 def installed_backends() -> Iterator[None]:
     with default_registry().register("backends", "openai", OpenAIBackend):
         yield
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "FIRST_PAUSE_SECONDS", 0.001)
+
+
+@pytest.fixture
+def slow_retries(monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> None:
+    monkeypatch.setattr(send, "FIRST_PAUSE_SECONDS", 30.0)
 
 
 @pytest.fixture

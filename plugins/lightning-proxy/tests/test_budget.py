@@ -213,13 +213,13 @@ async def test_what_passes_through_counts_as_a_call_without_a_price(serve: Serve
     assert (await agent.proxy.status())["calls"] == 3
 
 
+@pytest.mark.usefixtures("slow_retries")
 @pytest.mark.parametrize("path", ["/chat/completions", "/images/generations"])
 async def test_a_call_that_ends_before_another_try_costs_nothing(
     serve: Serve, engine: FakeEngine, attempt: AttemptedRollout, path: str
 ) -> None:
     budget = Budget(tokens=10_000)
-    options = {"first_retry_seconds": 30, "flush_grace_seconds": 0, "allow_paths": ["images"]}
-    agent = await serve(params=PRICES, budget=budget, **options)
+    agent = await serve(params=PRICES, budget=budget, allow_paths=["images"])
     proxy = agent.proxy
     await engine.stop()
     call = asyncio.create_task(agent.post(path, messages=[]).__aenter__())

@@ -15,7 +15,7 @@ from lightning_core.adapter import TraceToTrajectories
 from lightning_core.types import AttemptedRollout
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/messages", "/responses", "/embeddings"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages", "/responses", "/embeddings"])
 @pytest.mark.parametrize(
     ("error", "status"),
     [({"message": "no provider is left", "code": 429}, 429), ("no provider is left", 502)],
@@ -67,15 +67,13 @@ async def test_a_stream_that_breaks_off_says_so_to_the_agent(
     assert len(engine.received) == 1
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
 @pytest.mark.parametrize(("asked", "error"), [(1, None), (2, "backend_broke")])
 async def test_a_stream_that_ends_after_one_of_two_answers_broke_off(
-    agent: Agent, engine: FakeEngine, path: str, asked: int, error: str | None
+    agent: Agent, engine: FakeEngine, asked: int, error: str | None
 ) -> None:
-    choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+    choice = {"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}
     answering(engine, f"data: {json.dumps({'choices': [choice]})}\n\n", kind="text/event-stream")
-    said = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}
-    async with agent.post(path, stream=True, n=asked, **said) as response:
+    async with agent.chat(stream=True, n=asked) as response:
         text = await response.text()
     assert ("ended its stream before the answer was complete" in text) == (error is not None)
     assert (await agent.span()).attributes.get("error.type") == error
@@ -85,8 +83,8 @@ async def test_a_stream_that_ends_after_one_of_two_answers_broke_off(
 async def test_what_may_go_better_is_tried_again_and_recorded_once(
     serve: Serve, engine: FakeEngine, status: int
 ) -> None:
-    agent = await serve(first_retry_seconds=0.001)
-    engine.faults = [status, "dies"]
+    agent = await serve()
+    engine.faults = [status] * 2
     assert await status_of(agent.chat()) == 200
     assert len(engine.received) == 3
     assert (await agent.span()).attributes["agentlightning.tries"] == 3
@@ -112,7 +110,7 @@ async def test_an_agent_that_hangs_up_cancels_the_backends_call(agent: Agent, en
 async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(
     serve: Serve, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
-    agent = await serve(flush_grace_seconds=0.01)
+    agent = await serve()
     call = await held(engine, agent.chat())
     await agent.proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
     response = await call
@@ -139,9 +137,6 @@ async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_lim
     assert [span.status.status_code for span in spans] == ["ERROR", *["OK"] * 5]
 
 
-PATHS = {"/chat/completions": {"messages": [{"role": "user", "content": "hi"}]}, "/completions": {"prompt": "hi"}}
-
-
 def held_after(engine: FakeEngine, finished: int) -> None:
     """Let the engine say no more of a stream after so many finish reasons, until the agent is gone."""
     send = engine._send
@@ -161,15 +156,14 @@ def held_after(engine: FakeEngine, finished: int) -> None:
 
 
 @pytest.mark.usefixtures("vllm")
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("asks_for_all", [False, True])
 async def test_a_stream_that_is_closed_at_the_finish_reason_is_a_call_to_learn_from(
-    agent: Agent, engine: FakeEngine, path: str, asks_for_all: bool
+    agent: Agent, engine: FakeEngine, asks_for_all: bool
 ) -> None:
     held_after(engine, 1)
     # With all of these the bytes of the engine pass as they are.
     every = {"return_token_ids": True, "logprobs": 1, "stream_options": {"include_usage": True}}
-    async with agent.post(path, stream=True, **PATHS[path], **(every if asks_for_all else {})) as response:
+    async with agent.chat(stream=True, **(every if asks_for_all else {})) as response:
         while not re.search(rb'"finish_reason": ?"stop"', await response.content.readuntil(b"\n\n")):
             continue
         response.close()

@@ -70,7 +70,7 @@ async def test_no_span_is_lost_doubled_or_put_elsewhere_and_nothing_is_left(
     await server.start()
     client = LightningStoreClient(server.url, key="", retry_seconds=0.3)
     rollouts = [await kept.start_rollout({}) for _ in range(AGENTS)]
-    proxy = await make_proxy(engine, store=client, first_retry_seconds=0.01)
+    proxy = await make_proxy(engine, store=client)
     callers = [Caller(Agent(http, proxy, rollout), number) for number, rollout in enumerate(rollouts)]
     stop, ways = asyncio.Event(), cycle(["whole", "stream", "whole", "hang up", "stream"])
     process = psutil.Process()

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_proxy import Drained, LLMProxy
+from lightning_proxy import Drained, LLMProxy, admit
 from lightning_proxy.running import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, Serve, held, refused, status_of
@@ -21,8 +21,11 @@ async def until(proxy: LLMProxy, **wanted: int) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(serve: Serve, engine: FakeEngine) -> None:
-    agent = await serve(max_concurrent_calls=2, max_waiting_calls=2)
+async def test_calls_wait_for_their_turn_and_one_too_many_is_refused_at_once(
+    serve: Serve, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admit, "MAX_WAITING_CALLS", 2)
+    agent = await serve(max_concurrent_calls=2)
     engine.hold = asyncio.Event()
     calls = [asyncio.create_task(agent.chat(str(number)).__aenter__()) for number in range(4)]
     await until(agent.proxy, in_flight=2, waiting=2)
@@ -117,7 +120,7 @@ async def test_a_call_that_is_cut_off_is_told_to_try_again(serve: Serve, engine:
 
 
 async def test_a_call_is_not_tried_again_while_new_weights_come(serve: Serve, engine: FakeEngine) -> None:
-    agent = await serve(first_retry_seconds=0.001)
+    agent = await serve()
     agent.proxy.set_weight_version(1)
     engine.hold = asyncio.Event()
     engine.replies = ["ok"]
@@ -142,10 +145,11 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(serve: Serve, en
     assert (await agent.span()).attributes["agentlightning.weight_version"] == "2"
 
 
+@pytest.mark.usefixtures("slow_retries")
 async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_not_cut_off(
     serve: Serve, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
-    agent = await serve(flush_grace_seconds=0, first_retry_seconds=30)
+    agent = await serve()
     proxy = agent.proxy
     engine.faults = [503]
     call = asyncio.create_task(agent.chat().__aenter__())
@@ -159,10 +163,11 @@ async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_n
     assert ((await proxy.status())["in_flight"], (await proxy.status())["waiting"]) == (0, 0)
 
 
+@pytest.mark.usefixtures("slow_retries")
 async def test_a_call_that_waits_for_another_try_does_not_keep_the_proxy_from_stopping(
     serve: Serve, engine: FakeEngine, store: InMemoryLightningStore
 ) -> None:
-    agent = await serve(first_retry_seconds=30)
+    agent = await serve()
     engine.faults = [503]
     call = asyncio.create_task(agent.chat().__aenter__())
     await until(agent.proxy, waiting=1)

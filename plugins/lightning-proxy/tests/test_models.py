@@ -27,7 +27,7 @@ async def large() -> AsyncIterator[FakeEngine]:
 def start(make_proxy: MakeProxy, engine: FakeEngine, large: FakeEngine, attempt: AttemptedRollout, http: Any) -> Any:
     async def start(*models: dict[str, Any], params: dict[str, Any] | None = None, **options: Any) -> Agent:
         listed = [model(engine, **(params or {})), model(large, "large", **(params or {}))]
-        options = {"first_retry_seconds": 0, "num_retries": 1, **options}
+        options = {"num_retries": 1, **options}
         return Agent(http, await make_proxy(model_list=listed, models=models, **options), attempt)
 
     return start
@@ -64,7 +64,7 @@ PARAMS = {"default_params": {"temperature": 0.5, "max_tokens": 7}, "forced_param
         ("/chat/completions", {"temperature": 0, "top_p": 1}, {"temperature": 0, "top_p": 0.9}),
         ("/messages", {"max_tokens": 3}, {"max_tokens": 3, "stop_sequences": ["END"], "stop": None}),
         ("/responses", {}, {"max_output_tokens": 7, "max_tokens": None, "top_p": 0.9}),
-        ("/completions", {"temperature": None}, {"temperature": 0.5, "max_tokens": 7}),
+        ("/chat/completions", {"temperature": None}, {"temperature": 0.5, "max_tokens": 7}),
         ("/embeddings", {}, {"temperature": None, "top_p": None}),
     ],
 )
@@ -72,7 +72,7 @@ async def test_parameters_are_set_by_model_and_by_the_names_of_the_api(
     start: Any, engine: FakeEngine, path: str, sent: dict[str, Any], got: dict[str, Any]
 ) -> None:
     agent = await start({"model_name": "small", **PARAMS})
-    assert await status_of(agent.post(path, messages=USER, input="hi", prompt="hi", **sent)) == 200
+    assert await status_of(agent.post(path, messages=USER, input="hi", **sent)) == 200
     fields = engine.received[0].fields
     assert {name: fields.get(name) for name in got} == got
     assert json.loads(engine.received[0].body) == fields

@@ -2,17 +2,10 @@
 
 import asyncio
 import json
-from typing import Any
 
-import aiohttp
-import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent, Serve
-
-from lightning_core.errors import ConfigError
-
-ORIGIN = "https://app.example.com"
+from proxy_fixtures import Agent
 
 
 async def exchange(proxy: LLMProxy, *sent: bytes) -> bytes:
@@ -75,39 +68,3 @@ async def test_the_models_can_be_asked_for_without_a_body(agent: Agent, engine: 
         async with agent.http.head(f"{agent.base}{path}") as response:
             assert (response.status, await response.read()) == (status, b"")
     assert not engine.received
-
-
-async def test_pages_of_other_sites_are_refused_unless_their_origin_is_named(
-    serve: Serve, http: aiohttp.ClientSession
-) -> None:
-    preflight = {"origin": ORIGIN, "access-control-request-method": "POST"}
-    preflight |= {"access-control-request-headers": "authorization,content-type,x-stainless-os"}
-    closed = await serve()
-    async with closed.chat(headers={"origin": ORIGIN}) as response:
-        assert response.status == 403
-        assert "cors_allow_origins" in (await response.json())["error"]["message"]
-        assert "access-control-allow-origin" not in response.headers
-
-    agent = await serve(cors_allow_origins=[ORIGIN])
-    async with http.options(f"{agent.base}/chat/completions", headers=preflight) as response:
-        assert response.status == 200
-        assert response.headers["access-control-allow-origin"] == ORIGIN
-        assert "authorization" in response.headers["access-control-allow-headers"]
-    async with agent.chat(headers={"origin": ORIGIN}) as response:
-        assert (response.status, response.headers["access-control-allow-origin"]) == (200, ORIGIN)
-    async with agent.chat(headers={"origin": "https://elsewhere.example.com"}) as response:
-        assert response.status == 403
-        assert "access-control-allow-origin" not in response.headers
-
-
-@pytest.mark.parametrize(
-    ("origins", "message"),
-    [
-        (["*"], "an origin is as in"),
-        (["app.example.com"], "has 'app.example.com'; an origin is as in 'https://app.example.com'"),
-        (ORIGIN, "cors_allow_origins is .*; it has to be a list"),
-    ],
-)
-def test_origins_are_a_list_of_names(origins: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LLMProxy(allow_unattributed=True, cors_allow_origins=origins)

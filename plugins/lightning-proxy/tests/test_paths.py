@@ -128,7 +128,7 @@ async def test_a_backend_that_left_the_model_list_is_not_asked_for_its_responses
 
 async def test_of_two_replicas_a_conversation_goes_on_at_that_which_has_it(serve: Serve, engine: FakeEngine) -> None:
     async with FakeEngine() as second:
-        agent = await serve(engine, second, num_retries=1, first_retry_seconds=0)
+        agent = await serve(engine, second, num_retries=1)
         response_id = await respond(agent)
         has_it, has_not = (engine, second) if engine.received else (second, engine)
         has_it.faults = [429]

@@ -28,7 +28,7 @@ LIMITS = {
 
 @pytest.fixture
 async def agent(serve: Serve) -> Agent:
-    return await serve(first_retry_seconds=0.001)
+    return await serve()
 
 
 @pytest.mark.parametrize("headers", [{}, {"retry-after-ms": "10", "retry-after": "60"}, {"retry-after": "0.01"}])
@@ -89,7 +89,7 @@ async def test_a_server_that_has_been_down_for_a_while_is_tried_once_a_call(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     clock = FakeClock()
-    agent = await serve(first_retry_seconds=0, clock=clock)
+    agent = await serve(clock=clock)
     await engine.stop()
     for retry_after in (None, "1"):
         for _ in range(2):
@@ -118,7 +118,7 @@ async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle
     serve: Serve, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openai_backend, "_AT_ONCE_SECONDS", 10.0)  # however slow the machine is
-    agent = await serve(first_retry_seconds=0.001)
+    agent = await serve()
     assert await status_of(agent.chat()) == 200
     engine.faults = ["dies"]
     assert await status_of(agent.chat()) == 200
@@ -127,7 +127,7 @@ async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle
 async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_work(
     serve: Serve, engine: FakeEngine
 ) -> None:
-    agent = await serve(first_retry_seconds=0.001)
+    agent = await serve()
     assert await status_of(agent.chat()) == 200
     real = engine._fail
 
@@ -160,7 +160,7 @@ async def test_the_url_is_in_the_answer_and_once_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     clock = FakeClock()
-    agent = await serve(num_retries=num_retries, first_retry_seconds=0, clock=clock)
+    agent = await serve(num_retries=num_retries, clock=clock)
     for _ in range(2):
         await engine.stop()
         for _ in range(3):

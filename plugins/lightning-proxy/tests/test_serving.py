@@ -191,8 +191,8 @@ async def test_it_runs_in_a_thread_of_its_own_and_starts_again_on_its_port(
 async def test_what_cannot_be_served_is_said_at_once(store: InMemoryLightningStore, engine: FakeEngine) -> None:
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0 can be reached from other machines, so the proxy needs a key"):
         LLMProxy(host="0.0.0.0", key="")
-    with pytest.raises(ConfigError, match="no option 'max_calls'"):
-        LLMProxy(max_calls=1)
+    with pytest.raises(TypeError, match="max_calls"):
+        LLMProxy(max_calls=1)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="has no store"):
         await LLMProxy(key="").start()
     with pytest.raises(ConfigError, match=r"model_list\[0\] has no model_name"):
@@ -331,8 +331,8 @@ def test_a_proxy_costs_no_web_framework_and_a_backend_no_server(module: str, ser
         ("allow_unattributed", "no", "it has to be true or false"),
         ("num_retries", 1.5, "it has to be a whole number"),
         ("max_concurrent_calls", 0, "it has to be more than 0"),
-        ("pause_seconds", -3, "it has to be 0 or more"),
-        ("pause_seconds", float("nan"), "it has to be a finite number"),
+        ("queue_seconds", -3, "it has to be 0 or more"),
+        ("queue_seconds", float("nan"), "it has to be a finite number"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) -> None:
@@ -345,7 +345,6 @@ def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) 
     [
         ("timeout", 0, "it has to be more than 0"),
         ("stream_timeout", "soon", "it has to be a number"),
-        ("max_connections", 2.5, "it has to be a whole number"),
         ("headers", {"x": 5}, "it has to be a text"),
         ("api_key", 5, "it has to be a text"),
     ],

@@ -84,8 +84,11 @@ async def test_the_end_of_an_attempt_waits_for_the_store_and_says_when_it_does_n
     assert len(await agent.spans()) == 1
 
 
-async def test_no_call_begins_when_too_much_has_piled_up(serve: Serve, store: Unreliable, clock: FakeClock) -> None:
-    agent = await serve(clock=clock, max_unsent_spans=2)
+async def test_no_call_begins_when_too_much_has_piled_up(
+    serve: Serve, store: Unreliable, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MAX_UNSENT_SPANS", 2)
+    agent = await serve(clock=clock)
     assert await status_of(agent.chat("x")) == 200
     await agent.spans()
     store.is_away = True
@@ -161,7 +164,7 @@ async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(agent
 
 
 async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(serve: Serve, engine: FakeEngine) -> None:
-    agent = await serve(flush_grace_seconds=0.01)
+    agent = await serve()
     assert await status_of(agent.chat("before")) == 200
     engine.hold = asyncio.Event()
     engine.began.clear()

@@ -23,7 +23,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def proxy(clock: FakeClock) -> AsyncIterator[LLMProxy]:
-    options: dict[str, Any] = {"pause_seconds": 60.0, "allow_unattributed": True, "launch_mode": "asyncio"}
+    options: dict[str, Any] = {"allow_unattributed": True, "launch_mode": "asyncio"}
     proxy = LLMProxy(store=InMemoryLightningStore(), key="", clock=clock, **options)
     await proxy.start()
     yield proxy
