@@ -91,15 +91,16 @@ def _score_of(grader: Grader, resources: NamedResources) -> Score:
     return score
 
 
-async def check_grader(
-    candidate: Candidate, tasks: Sequence[Any], *, max_junk: float = 0.1, junk: Sequence[str] = JUNK
-) -> list[Finding]:
+MAX_JUNK = 0.1
+"""What a wrong answer may get."""
+
+
+async def check_grader(candidate: Candidate, tasks: Sequence[Any], *, junk: Sequence[str] = JUNK) -> list[Finding]:
     """Score the reference, the empty answer, junk, and one answer twice, for each task.
 
     Args:
         candidate: The grader.
         tasks: What to try it on.
-        max_junk: What a wrong answer may get.
         junk: The wrong answers.
 
     Returns:
@@ -147,7 +148,7 @@ async def check_grader(
             add(f"gives {first:g} for the reference", "reference")
         for wrong in ("", *junk):
             value = await paid(task, wrong, name=repr(wrong))
-            if value is not None and value > max_junk and wrong != right:
+            if value is not None and value > MAX_JUNK and wrong != right:
                 add(f"pays {value:g} for {wrong!r}", "junk", wrong)
         for key in of_task:
             found[key].count += 1

@@ -284,7 +284,7 @@ def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) ->
     assert run_agl(tmp_path, "eval", "config.yaml").returncode == 0
     (tmp_path / "runs").rename(tmp_path / "before")
     [evaluation] = (tmp_path / "before").glob("*/evaluation.json")
-    files = ["--markdown", "gate.md", "-o", "gate.json"]
+    files = ["--markdown", "gate.md"]
     killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), *files, kill=kill)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for _ in range(2):  # the second time it has ended
@@ -293,5 +293,6 @@ def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) ->
         assert "### Gate: undecided" in resumed.stdout
         assert "on 5 of 5 samples." in resumed.stdout
     assert (tmp_path / "gate.md").read_text() in resumed.stdout
-    assert json.loads((tmp_path / "gate.json").read_text())["outcome"] == "undecided"
+    [manifest] = (tmp_path / "runs").glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["conclusion"]["record"]["outcome"] == "undecided"
     assert "gate       undecided: The samples do not tell" in resumed.stdout

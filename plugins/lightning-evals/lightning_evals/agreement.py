@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from pydantic import BaseModel, FiniteFloat, ValidationError
@@ -25,7 +24,7 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well two raters agree. Its text is `0.90 (95% 0.77..0.96, n=40), kappa 0.79 (95% 0.60..0.98)`."""
+    """How well two raters agree. Its text is `0.90 (95% 0.77..0.96, n=40), kappa 0.79`."""
 
     share: float
     """Of the samples, those on which they say the same."""
@@ -35,50 +34,33 @@ class Agreement:
     """The upper end."""
     kappa: float | None
     """Cohen's kappa: the agreement beyond chance, at most 1. None where both always say one and the same."""
-    kappa_low: float | None
-    """The lower end of kappa's confidence interval; None where the samples do not tell, see `agreement`."""
-    kappa_high: float | None
-    """The upper end; None when `kappa_low` is."""
     n: int
     """How many samples both rated."""
-    lost: int = 0
+    lost: int
     """How many one of them did not rate."""
-    confidence: float = CONFIDENCE
 
     def __str__(self) -> str:
-        level = f"{self.confidence * 100:g}%"
         lost = f", {self.lost} lost" if self.lost else ""
-        words = (
-            f"{number_text(self.share)} ({level} {number_text(self.low)}..{number_text(self.high)}, n={self.n}{lost})"
-        )
-        if self.kappa is None:
-            return f"{words}, kappa unknown: every rating is the same"
-        words += f", kappa {number_text(self.kappa)}"
-        if self.kappa_low is None or self.kappa_high is None:
-            return words
-        return f"{words} ({level} {number_text(self.kappa_low)}..{number_text(self.kappa_high)})"
+        ends = f"{CONFIDENCE:.0%} {number_text(self.low)}..{number_text(self.high)}"
+        kappa = "unknown: every rating is the same" if self.kappa is None else number_text(self.kappa)
+        return f"{number_text(self.share)} ({ends}, n={self.n}{lost}), kappa {kappa}"
 
 
-def agreement(
-    first: Sequence[float | None], second: Sequence[float | None], *, confidence: float = CONFIDENCE
-) -> Agreement | None:
+def agreement(first: Sequence[float | None], second: Sequence[float | None]) -> Agreement | None:
     """Estimate how often two raters say the same, and how much of that is not chance.
 
     Each value is a category of its own: two that are close agree no more than two that are not. The share has
-    Wilson's interval. Kappa is Cohen's (1960, Educational and Psychological Measurement 20:37-46), unweighted, with
-    the normal interval of Fleiss, Cohen and Everitt (1969, Psychological Bulletin 72:323-327), cut off at -1 and 1.
+    Wilson's interval. Kappa is Cohen's (1960, Educational and Psychological Measurement 20:37-46), unweighted.
 
     Args:
         first: What one rater says of each sample; None where it says nothing.
         second: What the other one says of the same samples, in the same order.
-        confidence: How often an interval holds the true value, between 0 and 1.
 
     Returns:
-        The agreement; None when no sample has both ratings. Kappa has no interval where that formula has a width
-        of 0, as where the raters always agree: it is not true of few samples.
+        The agreement; None when no sample has both ratings.
 
     Raises:
-        ValueError: When there are not as many ratings of both, or the confidence is not between 0 and 1.
+        ValueError: When there are not as many ratings of both.
     """
     pairs = [
         (round(one, _DECIMALS), round(other, _DECIMALS))
@@ -89,40 +71,19 @@ def agreement(
         return None
     n = len(pairs)
     agreed = sum(one == other for one, other in pairs)
-    low, high = wilson_interval(agreed, n, confidence=confidence)
-    kappa, error = _kappa(pairs)
-    ends: tuple[float | None, float | None] = (None, None)
-    if kappa is not None and error > 0:
-        half = NormalDist().inv_cdf((1 + confidence) / 2) * error
-        ends = max(-1.0, kappa - half), min(1.0, kappa + half)
-    return Agreement(agreed / n, low, high, kappa, *ends, n=n, lost=len(first) - n, confidence=confidence)
+    low, high = wilson_interval(agreed, n)
+    return Agreement(agreed / n, low, high, _kappa(pairs), n=n, lost=len(first) - n)
 
 
-def _kappa(pairs: Sequence[tuple[float, float]]) -> tuple[float | None, float]:
-    """Return kappa and its standard error; None and 0 where chance alone agrees always."""
+def _kappa(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return kappa; None where chance alone agrees always."""
     n = len(pairs)
-    rows = {value: count / n for value, count in Counter(one for one, _ in pairs).items()}
-    columns = {value: count / n for value, count in Counter(other for _, other in pairs).items()}
-    cells = {pair: count / n for pair, count in Counter(pairs).items()}
-    observed = sum(share for (one, other), share in cells.items() if one == other)
-    by_chance = sum(share * columns.get(value, 0.0) for value, share in rows.items())
-    if len(rows) == 1 and rows.keys() == columns.keys():
-        return None, 0.0
-    kappa = (observed - by_chance) / (1 - by_chance)
-    if all(one == other for one, other in pairs):
-        return 1.0, 0.0
-    same = sum(
-        share * (1 - (rows[one] + columns[one]) * (1 - kappa)) ** 2
-        for (one, other), share in cells.items()
-        if one == other
-    )
-    different = (1 - kappa) ** 2 * sum(
-        share * (columns.get(one, 0.0) + rows.get(other, 0.0)) ** 2
-        for (one, other), share in cells.items()
-        if one != other
-    )
-    variance = same + different - (kappa - by_chance * (1 - kappa)) ** 2
-    return kappa, math.sqrt(max(0.0, variance) / n) / (1 - by_chance)
+    rows, columns = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
+    by_chance = sum(count * columns[value] for value, count in rows.items()) / n**2
+    if by_chance == 1:
+        return None
+    observed = sum(one == other for one, other in pairs) / n
+    return (observed - by_chance) / (1 - by_chance)
 
 
 _MAX_SHOWN = 10
@@ -169,27 +130,17 @@ class OnLabelled(Grader):
         return self._grader.bind(result=result, spans=spans, rollout=unlabelled, resources=resources)
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A sample that the grader scores otherwise than its label says."""
-
-    rollout_id: str
-    task: Any
-    label: float
-    reward: float
-
-
 class LabelAgreement(FastAlgorithm):
     """Has the grader score each labelled sample of the training samples once, and reports how well it agrees.
 
-    The metrics are `agreement` (a share) and `kappa`, each with `_low` and `_high` where there is an interval.
+    The metrics are `agreement` (a share), with `_low` and `_high`, and `kappa`.
     """
 
     def __init__(self) -> None:
         self.agreement: Agreement | None = None
         """How well the grader agrees with the labels; None before the end."""
-        self.disagreements: list[Disagreement] = []
-        """Where it does not."""
+        self.disagreements: list[str] = []
+        """Where it does not, a line each."""
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Compare the grader with the labels.
@@ -213,7 +164,7 @@ class LabelAgreement(FastAlgorithm):
         found = self.agreement = agreement([trial.reward for trial in trials], labels)
         assert found is not None
         self.disagreements = [
-            Disagreement(trial.rollout_id, sample["task"], label, trial.reward)
+            f"{trial.rollout_id}: label {label:g}, judged {trial.reward:g}: {shortened(sample['task'], 80)}"
             for trial, sample, label in zip(trials, samples, labels, strict=True)
             if trial.reward is not None and not math.isclose(trial.reward, label, abs_tol=1e-9)
         ]
@@ -222,8 +173,6 @@ class LabelAgreement(FastAlgorithm):
             "agreement_low": found.low,
             "agreement_high": found.high,
             "kappa": found.kappa,
-            "kappa_low": found.kappa_low,
-            "kappa_high": found.kappa_high,
         }
         self.report({name: value for name, value in metrics.items() if value is not None})
 
@@ -232,10 +181,7 @@ class LabelAgreement(FastAlgorithm):
         if self.agreement is None:
             return None
         lines = [f"agreement with the labels: {self.agreement}"]
-        lines += [
-            f"  {each.rollout_id}: label {each.label:g}, judged {each.reward:g}: {shortened(each.task, 80)}"
-            for each in self.disagreements[:_MAX_SHOWN]
-        ]
+        lines += [f"  {line}" for line in self.disagreements[:_MAX_SHOWN]]
         if len(self.disagreements) > _MAX_SHOWN:
             lines.append(f"  and {len(self.disagreements) - _MAX_SHOWN} more")
         return Conclusion(name="agreement", summary=str(self.agreement), text="\n".join(lines))

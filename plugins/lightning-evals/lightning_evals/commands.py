@@ -123,7 +123,7 @@ def evaluate(
 @click.option(
     "--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcome to this file, too."
 )
-@run_options(output="Write the outcome to this JSON file.")
+@run_options(output="Write the result (metrics, usage) to this JSON file.")
 @click.pass_context
 def gate(
     context: click.Context,
@@ -154,9 +154,7 @@ def gate(
     from lightning_core.runs.folder import find_run
     from lightning_evals.evaluation import FILE, Evaluation
 
-    output = options["output"]
-    for path in (markdown, output):
-        check_output(path)
+    check_output(markdown)
     root = runs_root(options["runs_dir"])
     path = Path(baseline) if Path(baseline).is_file() else find_run(root, baseline).path / FILE
     if not path.is_file():
@@ -164,11 +162,8 @@ def gate(
     Evaluation.read(path)
     low, high = reward_range
     algorithm = {"name": "gate", "baseline": str(path.absolute()), "low": low, "high": high, **given}
-    for name, file in (("output", output), ("markdown", markdown)):
-        algorithm[name] = None if file is None else str(file.absolute())
-    changes = evaluation_of(config, algorithm, dataset, resources, options)
-    options["output"] = None  # the outcome goes there, not the result of the run
-    run_changed(context, config, changes, options)
+    algorithm["markdown"] = None if markdown is None else str(markdown.absolute())
+    run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), options)
 
 
 @click.command()
@@ -176,9 +171,6 @@ def gate(
 @click.option("--on", "dataset", type=click.Choice(_KINDS), help="The dataset to try it on; by default the first.")
 @click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True, help="How many samples.")
 @click.option("--reference", metavar="FIELD", help="The field of a sample that has the right answer.")
-@click.option(
-    "--max-junk", type=float, default=0.1, show_default=True, help="The most that an answer of nonsense may get."
-)
 @click.option(
     "--range", "reward_range", type=(float, float), help="The lowest and the highest reward, where not from 0 to 1."
 )
@@ -190,7 +182,6 @@ def check(
     dataset: str | None,
     samples: int,
     reference: str | None,
-    max_junk: float,
     reward_range: tuple[float, float] | None,
     overrides: tuple[str, ...],
 ) -> None:
@@ -225,7 +216,7 @@ def check(
     tasks = [rows[index] for index in range(min(samples, len(rows)))]
     if reward_range is not None:
         candidate = dataclasses.replace(candidate, reward_range=reward_range)
-    findings = asyncio.run(check_grader(candidate, tasks, max_junk=max_junk))
+    findings = asyncio.run(check_grader(candidate, tasks))
     for finding in findings:
         click.echo(f"{finding.count:>4} of {len(tasks)} samples  {visible(finding.what)}")
     known = sum(candidate.reference(task) is not None for task in tasks)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any, Final, Self
@@ -66,13 +66,6 @@ class SampleTrials(BaseModel):
         """The mean reward of the trials that gave one; None when none did."""
         rewards = [trial.reward for trial in self.trials if trial.reward is not None]
         return fmean(rewards) if rewards else None
-
-    @property
-    def is_flaky(self) -> bool:
-        """Whether its trials differ: in the reward, or in whether there is one. A fault says nothing."""
-        rewards = [trial.reward for trial in self.trials if not trial.is_fault]
-        known = [reward for reward in rewards if reward is not None]
-        return 0 < len(known) < len(rewards) or (bool(known) and max(known) - min(known) > _NEARLY)
 
 
 class Evaluation(BaseModel):
@@ -313,13 +306,8 @@ def summarise(
 
 
 def _measure(samples: Sequence[SampleTrials], what: str) -> Estimate | None:
-    return estimate((mean_of(sample.trials, what) for sample in samples), scale=(0.0, math.inf))
-
-
-def mean_of(trials: Iterable[Trial], what: str) -> float | None:
-    """Return the mean `seconds` or `cost_usd` of those trials that have it; None when none has."""
-    known = [value for trial in trials if (value := getattr(trial, what)) is not None]
-    return fmean(known) if known else None
+    known = [[value for trial in sample.trials if (value := getattr(trial, what)) is not None] for sample in samples]
+    return estimate((fmean(values) if values else None for values in known), scale=(0.0, math.inf))
 
 
 def _ks(repeat: int) -> list[int]:

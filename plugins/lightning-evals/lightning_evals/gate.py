@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.batch import continued
-from lightning_core.algorithm.estimates import number_text, paired_difference
+from lightning_core.algorithm.estimates import number_text
 from lightning_core.errors import InvalidInput, RunFolderError
 from lightning_core.texts import cut
 from lightning_core.types import Dataset, RolloutMode, samples_of
@@ -21,7 +21,6 @@ from lightning_evals.evaluation import (
     SampleTrials,
     Trial,
     key_of,
-    mean_of,
     require_reward,
     summarise,
 )
@@ -40,22 +39,20 @@ _MAX_NAMED = 10
 
 
 class Change(BaseModel):
-    """How a figure changed, over the samples that have it before and after."""
+    """How the mean reward changed, over the samples that have one before and after."""
 
     model_config = ConfigDict(frozen=True)
 
     before: float
     after: float
-    low: float | None
-    """The lower end of the 95% interval of the change; None where the samples do not tell."""
-    high: float | None
+    low: float
+    """The lower end of the 95% interval of the change, which holds at every look."""
+    high: float
 
-    def row(self, name: str) -> str:
-        """Return it as a row of a Markdown table."""
-        change = number_text(self.after - self.before, sign="+")
-        if self.low is not None and self.high is not None:
-            change += f" (95% {number_text(self.low, sign='+')} to {number_text(self.high, sign='+')})"
-        return f"| {name} | {number_text(self.before)} | {number_text(self.after)} | {change} |"
+    def __str__(self) -> str:
+        before, after = number_text(self.before), number_text(self.after)
+        change, low, high = (number_text(each, sign="+") for each in (self.after - self.before, self.low, self.high))
+        return f"{before} → {after}, a change of {change} (95% {low} to {high})"
 
 
 class Regression(BaseModel):
@@ -81,11 +78,6 @@ class GateResult(BaseModel):
     """The run of the baseline."""
     run_id: str
     reward: Change
-    """The interval holds at every look."""
-    seconds: Change | None
-    """Of a rollout; None where that is not known."""
-    cost_usd: Change | None
-    """Of a rollout; None where that is not known."""
     n: int
     """How many samples were compared."""
     of: int
@@ -104,8 +96,6 @@ class GateResult(BaseModel):
     """Samples of the baseline that the dataset does not have."""
     not_in_baseline: int
     """Samples of the dataset that the baseline does not have."""
-    flaky: list[str]
-    """Samples whose repeated rollouts differ, before or after."""
     regressions: list[Regression]
     """The samples that dropped the most."""
 
@@ -126,12 +116,8 @@ class GateResult(BaseModel):
             "",
             f"{self.sentence} Compared with {_quoted(self.baseline)} on {self.n} of {self.of} samples.{end}",
             "",
-            "| | before | after | change |",
-            "|---|---|---|---|",
-            self.reward.row("reward"),
+            f"Reward: {self.reward}",
         ]
-        others = [("seconds a rollout", self.seconds), ("dollars a rollout", self.cost_usd)]
-        lines += [each.row(name) for name, each in others if each is not None]
         if self.outcome == "undecided" and self.of < self.needed:
             lines += ["", f"Where nothing changes, it takes about {self.needed} samples to rule out such a drop."]
         hidden = f"{self.faulted} rollouts had faults, which could hide a drop of {number_text(self.hidden)}."
@@ -151,9 +137,6 @@ class GateResult(BaseModel):
                 + ("" if each.failure is None else f" ({_quoted(each.failure)})")
                 for each in self.regressions
             ]
-        if self.flaky:
-            lines += ["", "Flaky, so that their rollouts differ without a change:", ""]
-            lines += [f"- {_quoted(task)}" for task in self.flaky]
         return "\n".join(lines) + "\n"
 
 
@@ -173,9 +156,7 @@ class Gate(Evaluate):
         low: The lowest reward that there can be.
         high: The highest one.
         mode: What the samples are, as with `Evaluate`.
-        seed: Of the order of the samples; None for another order in each run.
-        output: A file for the outcome as JSON; `manifest.json` of the run's folder has it, too.
-        markdown: A file for the outcome as Markdown.
+        markdown: A file for the outcome as Markdown; `manifest.json` of the run's folder has it, too.
     """
 
     def __init__(
@@ -187,8 +168,6 @@ class Gate(Evaluate):
         low: float = 0.0,
         high: float = 1.0,
         mode: RolloutMode = "test",
-        seed: int | None = None,
-        output: str | None = None,
         markdown: str | None = None,
     ) -> None:
         super().__init__(repeat=repeat, mode=mode)
@@ -200,8 +179,6 @@ class Gate(Evaluate):
         self.max_drop = max_drop
         self.low = low
         self.high = high
-        self.seed = seed
-        self.output = output
         self.markdown = markdown
         self.result: GateResult | None = None
         """What was found; None before the end."""
@@ -214,7 +191,7 @@ class Gate(Evaluate):
             InvalidInput: When there is no sample that both have, or a reward is beyond its range.
             NoRewards: When all rollouts of the first samples ended with faults.
         """
-        _remove(self.output, self.markdown)  # of an earlier gate, which may have passed
+        _remove(self.markdown)  # of an earlier gate, which may have passed
         baseline = Evaluation.read(Path(self.baseline))
         before = {sample.key: sample for sample in baseline.samples}
         dataset = train_dataset if val_dataset is None else val_dataset
@@ -227,8 +204,7 @@ class Gate(Evaluate):
                 f"the dataset has {len(both) or 'none'} of the {len(before)} samples of the baseline {self.baseline}; "
                 f"{reason}"
             )
-        # The id stays the same when the run goes on.
-        random.Random(self.get_store().run_id if self.seed is None else self.seed).shuffle(order)
+        random.Random(self.get_store().run_id).shuffle(order)  # the id stays the same when the run goes on
         step = max(_MIN_LOOK, math.ceil(len(order) / _LOOKS))
         found: list[SampleTrials] = []
         bounds = (self.low - self.high, self.high - self.low)
@@ -251,8 +227,6 @@ class Gate(Evaluate):
             baseline=baseline.run_id,
             run_id=self.get_store().run_id,
             reward=self._reward(pairs, bounds),
-            seconds=_change(pairs, "seconds"),
-            cost_usd=_change(pairs, "cost_usd"),
             n=len(self._values(pairs)),
             of=len(order),
             needed=math.ceil(_PER_MARGIN * (self.high - self.low) / self.max_drop),
@@ -262,7 +236,6 @@ class Gate(Evaluate):
             lost_before=len(both) - len(order),
             not_in_dataset=len(before) - len(both),
             not_in_baseline=len(given) - len(both),
-            flaky=[second.task for first, second in pairs if first.is_flaky or second.is_flaky][:_MAX_NAMED],
             regressions=self._regressions(pairs),
         )
         self.report(
@@ -273,7 +246,6 @@ class Gate(Evaluate):
                 "reward_change_high": bounds[1],
             }
         )
-        _write(self.output, self.result.model_dump_json(indent=1) + "\n")
         _write(self.markdown, self.result.markdown())
 
     def conclude(self) -> Conclusion | None:
@@ -348,19 +320,8 @@ def _met_fault(trial: Trial) -> bool:
     return trial.is_fault or trial.faults > 0
 
 
-def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Change | None:
-    found = paired_difference(
-        [mean_of(first.trials, what) for first, _ in pairs],
-        [mean_of(second.trials, what) for _, second in pairs],
-        scale=(-math.inf, math.inf),
-    )
-    if found is None:
-        return None
-    return Change(before=found.before, after=found.after, low=found.low, high=found.high)
-
-
-def _remove(*files: str | None) -> None:
-    for file in filter(None, files):
+def _remove(file: str | None) -> None:
+    if file is not None:
         Path(file).unlink(missing_ok=True)
 
 

@@ -14,6 +14,7 @@ from lightning_core.errors import Fault, InvalidResult, MissingResource, ProxyEr
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
 
 MAX_POINTS = 100
+_TRIES = 3
 
 _SYSTEM = """\
 You are a judge. You get a task and the answer that an agent gave to it. Score how well the answer meets this rubric:
@@ -95,14 +96,13 @@ class Judge(Grader):
     The reward is its score divided by `points`: from 0 to 1.
 
     The task and the answer are marked as data, by a mark that does not occur in them. A reply that cannot be read is
-    asked for again, `tries` times in all. If none of them can be read, the rollout fails, for that may come of the
+    asked for again, three times in all. If none of them can be read, the rollout fails, for that may come of the
     answer; it has no score. A model that is out of reach is a fault: then the rollout is run again.
 
     Args:
         rubric: When an answer is good, in words for the judge.
         model: The name of a model of the proxy; None for the agent's.
         points: The highest score: 1 for a judge that says yes or no.
-        tries: How often the model is asked, at most, for a reply that can be read.
         sampling_parameters: Go with each call; None for a temperature of 0.
         structured: Whether to ask for the JSON schema by `response_format`, which some servers refuse.
 
@@ -116,7 +116,6 @@ class Judge(Grader):
         *,
         model: str | None = None,
         points: PositiveInt = 1,
-        tries: PositiveInt = 3,
         sampling_parameters: Mapping[str, Any] | None = None,
         structured: bool = True,
     ) -> None:
@@ -127,7 +126,6 @@ class Judge(Grader):
         super().__init__(self._score, model=model)
         self.rubric = rubric.strip()
         self.points = points
-        self.tries = tries
         self.sampling_parameters = dict({"temperature": 0} if sampling_parameters is None else sampling_parameters)
         self.structured = structured
 
@@ -158,7 +156,7 @@ class Judge(Grader):
             raise InvalidResult("the agent returned nothing to judge; let it return its answer")
         messages = self.messages(task, result)
         problems: list[str] = []
-        while len(problems) < self.tries:
+        while len(problems) < _TRIES:
             again = [{"role": "user", "content": _AGAIN.format(problem=problems[-1])}] if problems else []
             try:
                 reply = _text_of(await self._ask(llm, [*messages, *again]))
@@ -166,7 +164,7 @@ class Judge(Grader):
             except UnreadableJudgement as exc:
                 problems.append(str(exc))
         raise UnreadableJudgement(
-            f"no reply of the judge could be read, of {self.tries}: {'; '.join(dict.fromkeys(problems))}"
+            f"no reply of the judge could be read, of {_TRIES}: {'; '.join(dict.fromkeys(problems))}"
         )
 
     def messages(self, task: Any, answer: Any) -> list[dict[str, str]]:

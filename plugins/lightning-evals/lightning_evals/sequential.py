@@ -28,12 +28,10 @@ def log_wealth(values: Sequence[float], mean: float) -> float:
     return most + math.log(sum(math.exp(each - most) for each in logs) / len(logs))
 
 
-def anytime_bounds(
-    values: Sequence[float], *, low: float = 0.0, high: float = 1.0, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def anytime_bounds(values: Sequence[float], *, low: float = 0.0, high: float = 1.0) -> tuple[float, float]:
     """Return bounds of the mean of bounded values, a confidence sequence: one may look after each value.
 
-    With the given confidence the bounds of all looks hold the true mean at once, however many looks there are and
+    With a confidence of 95% the bounds of all looks hold the true mean at once, however many looks there are and
     whatever ends them. So the bounds of several looks may be cut with each other. They are wider than an interval for a
     number of values that is fixed beforehand. The values are taken to be drawn at random, one after the other.
 
@@ -41,18 +39,15 @@ def anytime_bounds(
         values: In the order in which they came.
         low: No value can be smaller.
         high: No value can be larger.
-        confidence: How often all the bounds hold the true mean, between 0 and 1.
 
     Raises:
-        ValueError: When a value is beyond its range, or the confidence not between 0 and 1.
+        ValueError: When a value is beyond its range.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence is {confidence!r}; it is a number between 0 and 1, such as 0.95")
     for value in values:
         if not low <= value <= high:
             raise ValueError(f"a value is {value!r}, which is not from {low:g} to {high:g}")
     scaled = [(value - low) / (high - low) for value in values]
-    enough = math.log(2 / (1 - confidence))
+    enough = math.log(2 / (1 - CONFIDENCE))
     lower = _lower(scaled, enough)
     upper = 1 - _lower([1 - value for value in scaled], enough)
     return low + lower * (high - low), low + upper * (high - low)

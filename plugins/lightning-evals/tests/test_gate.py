@@ -9,7 +9,7 @@ import pytest
 from lightning_evals.evaluation import Evaluation, SampleTrials, Trial, key_of
 from lightning_evals.gate import Gate, GateResult
 
-from lightning_core import Trainer, rollout
+from lightning_core import InMemoryLightningStore, Trainer, rollout
 from lightning_core.errors import Fault, InvalidInput, RunFolderError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -27,7 +27,7 @@ def baseline(tmp_path: Path) -> Callable[..., Path]:
             SampleTrials(
                 key=key_of(sample),
                 task=str(sample),
-                trials=[Trial(rollout_id="ro-1", reward=reward, seconds=1.0, cost_usd=0.5) for reward in given],
+                trials=[Trial(rollout_id="ro-1", reward=reward) for reward in given],
             )
             for sample, given in rewards.items()
         ]
@@ -38,14 +38,20 @@ def baseline(tmp_path: Path) -> Callable[..., Path]:
 
 
 async def gated(
-    path: Path, score: Callable[[Any], Any], samples: Sequence[Any] = tuple(SAMPLES), **options: Any
+    path: Path,
+    score: Callable[[Any], Any],
+    samples: Sequence[Any] = tuple(SAMPLES),
+    *,
+    run_id: str | None = None,
+    **options: Any,
 ) -> GateResult:
     @rollout
     async def agent(task: Any) -> Any:
         return score(task)
 
     algorithm = Gate(str(path), **options)
-    trainer = Trainer(algorithm=algorithm, n_runners=4, stop_on_identical_failures=False)
+    store = InMemoryLightningStore(run_id=run_id)
+    trainer = Trainer(algorithm=algorithm, store=store, n_runners=4, stop_on_identical_failures=False)
     await trainer.fit_async(agent, val_dataset=samples)
     assert algorithm.result is not None
     return algorithm.result
@@ -55,11 +61,7 @@ async def test_an_agent_that_did_not_change_passes_early(baseline: Callable[...,
     found = await gated(baseline({each: [each % 2] for each in SAMPLES}), lambda task: float(task % 2))
     assert (found.outcome, found.of, found.lost, found.regressions) == ("passed", MANY, 0, [])
     assert found.n < MANY
-    assert found.reward.low is not None
     assert -0.02 < found.reward.low < 0
-    assert found.seconds is not None
-    assert found.seconds.before == 1.0
-    assert found.cost_usd is None
 
 
 async def test_an_agent_that_got_much_worse_is_stopped_early(baseline: Callable[..., Path]) -> None:
@@ -102,9 +104,8 @@ async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path
             raise Fault("the prompt is too long")
         return 1.0
 
-    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, seed=0)
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, run_id="run-0")
     assert (found.outcome, found.n, found.lost) == ("undecided", MANY // 2, MANY // 2)
-    assert found.reward.low is not None
     assert found.reward.low > -0.1
     assert "150 samples were lost to faults." in found.markdown()
     assert "150 rollouts had faults, which could hide a drop of 0.50." in found.markdown()
@@ -119,7 +120,7 @@ async def test_an_agent_that_raises_a_fault_instead_of_being_wrong_does_not_pass
             raise Fault("the tools are away")
         return 1.0
 
-    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, seed=0)
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, run_id="run-0")
     assert (found.outcome, found.n, found.lost, found.faulted) == ("undecided", MANY, 0, MANY // 3)
     assert found.reward.after == 1.0
     assert found.hidden == pytest.approx(1 / 3)
@@ -140,8 +141,7 @@ async def test_faults_and_a_drop_are_added(baseline: Callable[..., Path]) -> Non
             raise Fault("the prompt is too long")
         return float(task % 20 != 1)
 
-    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.15, seed=0)
-    assert found.reward.low is not None
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.15, run_id="run-0")
     assert found.reward.low > -0.15 > found.reward.low - found.hidden
     assert found.outcome == "undecided"
 
@@ -167,25 +167,11 @@ async def test_each_run_has_its_own_order(baseline: Callable[..., Path]) -> None
             seen.add(task)
             return 1.0
 
-        assert (await gated(path, score, **options)).outcome == "passed"
+        assert (await gated(path, score, max_drop=0.1, **options)).outcome == "passed"
         return seen
 
     assert await ran() != await ran()
-    assert await ran(seed=1) == await ran(seed=1)
-
-
-async def test_flaky_samples_are_named(baseline: Callable[..., Path]) -> None:
-    few = SAMPLES[:10]
-    path = baseline({each: [1.0, float(each != 3)] for each in few})
-    seen: set[int] = set()
-
-    def score(task: int) -> float:
-        is_first = task not in seen
-        seen.add(task)
-        return 1.0 if task != 5 else float(is_first)
-
-    found = await gated(path, score, few, repeat=2)
-    assert sorted(found.flaky) == ["3", "5"]
+    assert await ran(run_id="run-1") == await ran(run_id="run-1")
 
 
 async def test_only_samples_of_both_are_compared(baseline: Callable[..., Path]) -> None:
@@ -226,4 +212,4 @@ async def test_what_a_sample_says_does_nothing_in_markdown(baseline: Callable[..
     assert text.startswith("### Gate: undecided\n")
     assert "- `'![x](http://a) @all # Gate: passed`: 1.00 → 0.00" in text
     assert text.count("\n#") == 0
-    assert "| reward | 1.00 | 0.92 | -0.08 (95% " in text
+    assert "\nReward: 1.00 → 0.92, a change of -0.08 (95% " in text

@@ -53,16 +53,15 @@ def baseline(run: Agl, runs_dir: Path) -> str:
 def test_the_exit_status_is_the_outcome(
     run: Agl, baseline: str, prompt: int, max_drop: float, status: int, outcome: str
 ) -> None:
-    files = ["--markdown", "gate.md", "-o", "gate.json"]
+    files = ["--markdown", "gate.md", "-o", "result.json"]
     prompt_set = f"initial_resources.main_prompt.template='{prompt}'"
     ended = run("gate", "--baseline", baseline, "--max-drop", str(max_drop), "--set", prompt_set, *files)
     assert ended.exit_code == status, ended.output
     assert f"### Gate: {outcome}" in ended.stdout
     assert Path("gate.md").read_text() in ended.stdout
     Path("plain").touch()
-    assert {Path(each).stat().st_mode for each in ("gate.md", "gate.json")} == {Path("plain").stat().st_mode}
-    record = json.loads(Path("gate.json").read_text())
-    assert (record["outcome"], record["baseline"], record["max_drop"]) == (outcome, baseline, max_drop)
+    assert Path("gate.md").stat().st_mode == Path("plain").stat().st_mode
+    assert "reward_change_low" in json.loads(Path("result.json").read_text())["metrics"]
 
 
 def test_a_file_is_a_baseline_and_programs_get_an_event(run: Agl, baseline: str, runs_dir: Path) -> None:
@@ -71,6 +70,7 @@ def test_a_file_is_a_baseline_and_programs_get_an_event(run: Agl, baseline: str,
     assert ended.exit_code == 0, ended.output
     event = json.loads(ended.stdout.splitlines()[-1])
     assert (event["event"], event["outcome"], event["lost"]) == ("gate", "passed", 0)
+    assert (event["baseline"], event["max_drop"]) == (baseline, 0.3)
     refused = run("gate", "--baseline", baseline)
     assert refused.exit_code == 2
     assert "is a run without an evaluation.json; name a run of agl eval" in refused.stderr

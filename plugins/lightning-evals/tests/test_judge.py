@@ -99,11 +99,11 @@ async def test_a_reply_that_cannot_be_read_is_asked_for_again(engine: FakeEngine
 
 async def test_a_judge_that_can_never_be_read_is_a_failure_and_no_score_of_zero(engine: FakeEngine) -> None:
     engine.replies = ["0"]
-    reward = {"name": "judge", "rubric": "It is polite.", "tries": 2}
+    reward = {"name": "judge", "rubric": "It is polite."}
     trainer = trainer_of(engine, reward)
-    with pytest.raises(NoRewards, match="no reply of the judge could be read, of 2: it is not as asked"):
+    with pytest.raises(NoRewards, match="no reply of the judge could be read, of 3: it is not as asked"):
         await trainer.fit_async(echo, ["Please."])
-    assert len(engine.received) == 2
+    assert len(engine.received) == 3
     found, _ = await only(trainer)
     (attempt,) = await trainer.store.query_attempts(found.rollout_id)
     assert "GraderError" in str((attempt.metadata or {})["failure"])

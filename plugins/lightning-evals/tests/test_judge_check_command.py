@@ -41,7 +41,7 @@ def test_it_says_how_well_they_agree_and_where_they_do_not(agl_judge: Agl, runs_
     ended = agl_judge()
     assert ended.exit_code == 0, ended.output
     # 3 of 4 agree; kappa is (0.75 - 0.5) / (1 - 0.5).
-    assert "agreement with the labels: 0.75 (95% 0.30..0.95, n=4), kappa 0.50 (95% -0.23..1.00)" in ended.stdout
+    assert "agreement with the labels: 0.75 (95% 0.30..0.95, n=4), kappa 0.50\n" in ended.stdout
     assert "label 0, judged 1: Ask for salt." in ended.stdout
     assert "Ask for water" not in ended.stdout
     (run,) = runs_in(runs_dir)

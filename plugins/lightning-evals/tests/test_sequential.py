@@ -46,14 +46,14 @@ def test_a_margin_of_0_02_is_shown_by_about_245_equal_samples() -> None:
 def test_looking_after_each_value_refutes_the_truth_in_at_most_one_run_of_forty() -> None:
     lot = random.Random(0)
     refuted = 0
-    for _ in range(400):
+    for _ in range(160):
         values: list[float] = []
         for _ in range(60):
             values += [lot.choices([0.0, 0.5, 1.0], [0.16, 0.7, 0.14])[0] for _ in range(3)]
             if log_wealth(values, 0.49) >= ENOUGH:
                 refuted += 1
                 break
-    assert refuted <= 10
+    assert refuted <= 4
 
 
 def test_the_bounds_hold_the_mean_and_close_in_on_it() -> None:
@@ -72,5 +72,3 @@ def test_the_bounds_hold_the_mean_and_close_in_on_it() -> None:
 def test_a_value_beyond_its_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a value is 1\.5, which is not from 0 to 1"):
         anytime_bounds([0.5, 1.5])
-    with pytest.raises(ValueError, match="confidence is 1"):
-        anytime_bounds([0.5], confidence=1)
