@@ -57,14 +57,12 @@ def test_program_may_be_written_as_toml_and_set_over(write: WriteFile) -> None:
 
 
 def test_service_is_named_by_its_url(write: WriteFile) -> None:
-    config = (
-        "agent: {url: 'http://127.0.0.1:9/solve', attribution_header: trace_id, headers: {Authorization: secret}}\n"
-    )
+    config = "agent: {url: 'http://127.0.0.1:9/solve', reward: report, headers: {Authorization: secret}}\n"
 
     job = load_job(write("config.yaml", config + REST))
 
     assert isinstance(job.agent, HttpAgent)
-    assert (job.agent.url, job.agent.attribution_header) == ("http://127.0.0.1:9/solve", "trace_id")
+    assert (job.agent.url, job.agent.reward) == ("http://127.0.0.1:9/solve", "report")
     assert "secret" not in resolved_config(job)
 
 

@@ -60,11 +60,6 @@ class Briefing:
         """The key for the model and for reports."""
         return (self.llm.api_key if self.llm is not None else None) or NO_KEY
 
-    @property
-    def trace_id(self) -> str:
-        """What stands for the attempt in the proxy's `attribution_header`."""
-        return f"{self.rollout_id}/{self.attempt_id}"
-
     def headers(self) -> dict[str, str]:
         """Return the headers by which the proxy tells whose call it is, whatever the URL."""
         return {ROLLOUT_HEADER: self.rollout_id, ATTEMPT_HEADER: self.attempt_id}

@@ -1,7 +1,6 @@
 """An agent that is a program, in any language."""
 
 import asyncio
-import errno
 import json
 import logging
 import os
@@ -37,6 +36,9 @@ MODEL_VARIABLES = (
 TASK_FILE = "AGL_TASK_FILE"
 REWARD_FILE = "AGL_REWARD_FILE"
 PROMPT_FILE = "AGL_PROMPT_FILE"
+
+MAX_OUTPUT_BYTES = 1024 * 1024
+"""How much of the end of what a program prints, and of its errors, is kept."""
 
 _MAX_BYTES = 128 * 1024
 """How long a variable may be on Linux, with its name, an equals sign and the null character that ends it."""
@@ -147,7 +149,6 @@ class CommandAgent(LitAgent[Any]):
         pass_variables: Names of variables of this process that the program gets, too.
         reward: Where the reward is: `output`, the last line that it prints; `file`, the file `AGL_REWARD_FILE`;
             `report`, it is reported to `AGL_REPORT_URL`, if there is any; `grader`, a grader scores what it prints.
-        max_output_bytes: How much of the end of stdout, and of stderr, is kept.
 
     Raises:
         InvalidAgent: When there is no such program, or an option has a value that it does not take.
@@ -163,19 +164,15 @@ class CommandAgent(LitAgent[Any]):
         task_variables: Mapping[str, str] | None = None,
         pass_variables: Sequence[str] = (),
         reward: Literal["output", "file", "report", "grader"] = "output",
-        max_output_bytes: int = 1024 * 1024,
     ) -> None:
         self.command = _checked_command(command)
         self.folder = os.path.abspath(os.getcwd() if folder is None else folder)
         self.task_variables = dict(task_variables or {})
         self.pass_variables = _checked_names(pass_variables)
         self.reward = reward
-        self.max_output_bytes = max_output_bytes
         if os.name != "posix":
             raise InvalidAgent("a CommandAgent needs process groups, which this system does not have")
         check_reward(reward, _REWARDS)
-        if max_output_bytes < 1:
-            raise InvalidAgent(f"max_output_bytes is {max_output_bytes!r}; it is a number of bytes, 1 or more")
         for name, field in self.task_variables.items():
             if not _VARIABLE.fullmatch(name) or not field:
                 raise InvalidAgent(
@@ -212,7 +209,7 @@ class CommandAgent(LitAgent[Any]):
                 output = await self._run(environment, briefing)
                 return self._result(output, Path(environment[REWARD_FILE]), briefing)
         except OSError as exc:
-            raise self._not_started(exc, environment) from exc
+            raise Fault(f"the program {self.name} cannot be started in {self.folder}: {exc}") from exc
 
     async def _run(self, environment: dict[str, str], briefing: Briefing) -> str:
         """Run the program to its end, and return what it printed."""
@@ -221,7 +218,7 @@ class CommandAgent(LitAgent[Any]):
             environment=environment,
             folder=self.folder,
             stdin=Path(environment[TASK_FILE]),
-            max_output_bytes=self.max_output_bytes,
+            max_output_bytes=MAX_OUTPUT_BYTES,
         ) as program:
             try:
                 status = await program.wait()
@@ -283,15 +280,6 @@ class CommandAgent(LitAgent[Any]):
         )
         if get_active_sink() is not None:
             emit_exception(failed)
-
-    def _not_started(self, error: OSError, environment: Mapping[str, str]) -> Exception:
-        if error.errno != errno.E2BIG:
-            return Fault(f"the program {self.name} cannot be started in {self.folder}: {error}")
-        name = max(environment, key=lambda each: len(environment[each]))
-        return InvalidTask(
-            f"the variables of the program {self.name} are too large for this system; the largest is {name}, with "
-            f"{len(environment[name])} characters. The whole task is in the file {TASK_FILE}"
-        )
 
     def _without_secrets(self, text: str, briefing: Briefing) -> str:
         """Return what a program printed without the keys that it was given."""

@@ -14,22 +14,14 @@ from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import NamedResources, Rollout
 
 
-def request_of(briefing: Briefing, attribution_header: str | None) -> dict[str, Any]:
-    """Return the body of a request. What there is not has no field.
-
-    Args:
-        briefing: What there is to know.
-        attribution_header: A header that the proxy knows attempts by; None for its own.
-    """
-    headers = briefing.headers()
-    if attribution_header is not None:
-        headers[attribution_header] = briefing.trace_id
+def request_of(briefing: Briefing) -> dict[str, Any]:
+    """Return the body of a request. What there is not has no field."""
     body: dict[str, Any] = {
         "task": briefing.task,
         "rollout_id": briefing.rollout_id,
         "attempt_id": briefing.attempt_id,
         "mode": briefing.mode,
-        "headers": headers,
+        "headers": briefing.headers(),
     }
     if briefing.llm is not None:
         body |= {
@@ -67,8 +59,6 @@ class HttpAgent(LitAgent[Any]):
         reward: Where the reward is: `answer`, the answer is a number, an object of numbers, or has one of these under
             `reward`; `report`, it is reported to `report_url`, if there is any; `grader`, a grader scores the answer.
         headers: What is sent with each request; `os.environ/NAME` for the value of a variable.
-        attribution_header: A header by which the proxy knows attempts, where it has been given one, such as
-            `trace_id`; its value is `ROLLOUT_ID/ATTEMPT_ID`.
 
     Raises:
         InvalidAgent: When an option has a value that it does not take.
@@ -82,14 +72,12 @@ class HttpAgent(LitAgent[Any]):
         *,
         reward: Literal["answer", "report", "grader"] = "answer",
         headers: Mapping[str, str] | None = None,
-        attribution_header: str | None = None,
     ) -> None:
         self.url = _checked_url(url)
         check_reward(reward, _REWARDS)
         self.reward = reward
         self.headers = dict(headers or {})
         self._sent_headers()
-        self.attribution_header = attribution_header
 
     @property
     def name(self) -> str:
@@ -106,7 +94,7 @@ class HttpAgent(LitAgent[Any]):
             InvalidTask: When the task cannot be given to it.
         """
         briefing = Briefing.of(task, resources, rollout)
-        answer = await post(self.url, request_of(briefing, self.attribution_header), self._headers_for(briefing))
+        answer = await post(self.url, request_of(briefing), self._headers_for(briefing))
         if self.reward == "grader":
             return answer
         if self.reward == "report":

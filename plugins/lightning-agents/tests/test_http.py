@@ -79,7 +79,7 @@ def installed_backends() -> Iterator[None]:
 
 async def test_service_is_told_task_model_and_prompt(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_KEY", "Bearer abc")
-    agent = HttpAgent(service.url, headers={"Authorization": "os.environ/SERVICE_KEY"}, attribution_header="trace_id")
+    agent = HttpAgent(service.url, headers={"Authorization": "os.environ/SERVICE_KEY"})
     resources: NamedResources = {"main_llm": MAIN, "prompt": PromptTemplate(template="Answer: {question}")}
 
     ran = await run(agent, {"question": "?"}, resources=resources)
@@ -97,7 +97,7 @@ async def test_service_is_told_task_model_and_prompt(service: Service, monkeypat
         "sampling_parameters": {"temperature": 0.5},
         "prompt": "Answer: ?",
         "prompt_template": "Answer: {question}",
-        "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id, "trace_id": f"{rollout_id}/{attempt_id}"},
+        "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
     }
     assert headers["authorization"] == "Bearer abc"
     assert (headers["x-rollout-id"], headers["x-attempt-id"]) == (rollout_id, attempt_id)
@@ -225,7 +225,7 @@ async def test_service_calls_its_model_and_reports_through_the_proxy(service: Se
                 text = (await answer.json())["choices"][0]["message"]["content"]
             # A model behind one address for all attempts: the headers say whose call it is.
             common = re.sub(r"/rollout/.*/v1", "/v1", asked["base_url"])
-            for headers in (asked["headers"], {"trace_id": asked["headers"]["trace_id"]}):
+            for headers in (asked["headers"], {"trace_id": f"{asked['rollout_id']}/{asked['attempt_id']}"}):
                 sent = {**bearer, **headers}
                 async with session.post(f"{common}/chat/completions", json=chat, headers=sent) as answer:
                     assert answer.status == 200, await answer.text()
@@ -235,7 +235,7 @@ async def test_service_calls_its_model_and_reports_through_the_proxy(service: Se
         return web.Response()
 
     service.answer = solve
-    agent = HttpAgent(service.url, reward="report", attribution_header="trace_id")
+    agent = HttpAgent(service.url, reward="report")
     async with FakeEngine() as engine:
         entry = {"model_name": "small", "litellm_params": {"model": "hosted_vllm/small", "api_base": engine.url}}
         options: Any = {"store": store, "key": "", "attribution_header": "trace_id", "launch_mode": "asyncio"}
