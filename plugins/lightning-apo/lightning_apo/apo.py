@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -33,7 +32,7 @@ class APO(PromptSearch[Options, Plan]):
 
     The prompts are the `PromptTemplate`s of the initial resources. Edits keep their engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
-    Several prompts are edited in turn, one in each round, and each in `beam_rounds` rounds; or all in each round.
+    Several prompts are edited in turn, one in each round, and each in `beam_rounds` rounds.
 
     At the end the best is also the store's latest resources.
 
@@ -59,10 +58,11 @@ class APO(PromptSearch[Options, Plan]):
       used, as far as the endpoint tells; of requests without an answer it is not known.
 
     Where the trainer has a model proxy that serves both models, they are asked through it: these calls count in the
-    run's budget, and are recorded in a rollout of their own. A client, or `base_url` or `api_key`, goes around it.
+    run's budget, and are recorded in a rollout of their own. A client goes around it.
 
     Args:
-        async_openai_client: Asks the models, and stays open. None to make one when the run starts.
+        async_openai_client: Asks the models, and stays open. None for the model proxy, or else one of `OPENAI_BASE_URL`
+            and `OPENAI_API_KEY`.
         gradient_model: The model that criticises.
         apply_edit_model: The model that edits.
         diversity_temperature: The temperature of both.
@@ -78,13 +78,10 @@ class APO(PromptSearch[Options, Plan]):
             than at the end. The search is the same.
         seed: Makes the choice of samples repeatable, and goes along with each request to a model.
         prompt_names: Which prompts of the initial resources to improve; None for all of them.
-        jointly: Whether all of them are edited in each round, rather than in turn.
         max_rollouts: The most rollouts of one try of the search; the held-out test of the trainer is not counted.
             Rounds share them. None for as many as the other options take.
-        critic_template: The request for a critique, as the text or the path of a jinja template; None for our own.
+        critic_template: The request for a critique, as the text of a jinja template; None for our own.
         editor_template: The request for an edit, likewise.
-        base_url: The endpoint of the models, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
-        api_key: Its key; None for that of the proxy, or else `OPENAI_API_KEY`. It is neither logged nor saved.
 
     Raises:
         ValueError: When an option has a value that it cannot have.
@@ -110,17 +107,14 @@ class APO(PromptSearch[Options, Plan]):
         run_initial_validation: bool = True,
         seed: int = 0,
         prompt_names: Sequence[str] | None = None,
-        jointly: bool = False,
         max_rollouts: int | None = None,
-        critic_template: str | Path | None = None,
-        editor_template: str | Path | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
+        critic_template: str | None = None,
+        editor_template: str | None = None,
     ) -> None:
         given = locals()
         models = {"gradient_model": gradient_model, "apply_edit_model": apply_edit_model}
         super().__init__(
-            Endpoint("apo", models, async_openai_client, base_url=base_url, api_key=api_key),
+            Endpoint("apo", models, async_openai_client),
             Options(**{name: given[name] for name in Options.model_fields}),
         )
         self._critic_request = critic_request(critic_template)

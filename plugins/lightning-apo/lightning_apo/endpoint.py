@@ -16,43 +16,22 @@ class Endpoint:
     """Leads to the models that an algorithm asks.
 
     Where the run has a model proxy that serves all of them, they are asked through it: their calls then count in the
-    run's budget, and are recorded. A client, `base_url` or `api_key` goes around it.
+    run's budget, and are recorded. A client goes around it.
 
     Args:
         algorithm: What the algorithm is called.
         models: The option of the algorithm that names a model -> the model.
-        client: A client, which stays open.
-        base_url: Of an OpenAI-compatible endpoint, `/v1` included; None for `OPENAI_BASE_URL`.
-        api_key: For it; None for `OPENAI_API_KEY`. It is shown nowhere.
-
-    Raises:
-        ValueError: When there are a client and options for one.
+        client: A client, which stays open; None for one of the environment's `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
     """
 
-    def __init__(
-        self,
-        algorithm: str,
-        models: Mapping[str, str],
-        client: AsyncOpenAI | None,
-        *,
-        base_url: str | None,
-        api_key: str | None,
-    ) -> None:
-        for name, value in (("base_url", base_url), ("api_key", api_key)):
-            if value is not None and client is not None:
-                raise ValueError(f"{name} and async_openai_client are both given; the client has its own, so leave one")
-            if value is not None and not value.strip():
-                raise ValueError(f"{name} is empty; give a text, or leave it out for the environment's")
+    def __init__(self, algorithm: str, models: Mapping[str, str], client: AsyncOpenAI | None) -> None:
         self._algorithm = algorithm
         self._models = models
         self._client = client
-        self._base_url = base_url
-        self._api_key = api_key
-        self._is_given = any(given is not None for given in (client, base_url, api_key))
 
     def is_behind(self, proxy: ModelProxy | None) -> bool:
         """Whether the models are asked through this proxy."""
-        return proxy is not None and not self._is_given and set(self._models.values()) <= set(proxy.models())
+        return proxy is not None and self._client is None and set(self._models.values()) <= set(proxy.models())
 
     @asynccontextmanager
     async def open(self, store: LightningStore, proxy: ModelProxy | None) -> AsyncIterator[AsyncOpenAI]:
@@ -88,12 +67,12 @@ class Endpoint:
             f"the budget limits {', '.join(counted)}, and the model proxy does not see the calls that "
             f"{self._algorithm} makes to {' and '.join(dict.fromkeys(self._models.values()))} (it serves "
             f"{', '.join(proxy.models()) or 'no model'}): put these into the model_list, and leave "
-            "async_openai_client, base_url and api_key out"
+            "async_openai_client out"
         )
 
     def _make_client(self) -> AsyncOpenAI:
         try:
-            return AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
+            return AsyncOpenAI()
         except OpenAIError as exc:
             raise AlgorithmError(
                 f"{self._algorithm} asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY "

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
 from lightning_apo.inputs import seed_of, shuffled
+from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, PromptModel, unwrapped, why_unusable
 from lightning_apo.plan import Options
 from lightning_apo.tools import Setting
@@ -101,7 +102,6 @@ class Growth:
         self._tools = tools
         self._round = round_number
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
-        self._others = [name for name in tools.prompts if name not in self._edited]
         self._batches: dict[int, Batch] = {}
         self._models = asyncio.Semaphore(_ASKED_AT_ONCE)
 
@@ -169,43 +169,38 @@ class Growth:
 
     async def _criticise(self, start: Candidate, experiments: Sequence[Experiment], place: str, seed: int) -> str:
         tools = self._tools
-        reviewed = [tools.shown(name, start.texts[name]) for name in self._edited]
-        others = [tools.shown(name, start.texts[name]) for name in self._others]
+        reviewed, others = self._shown(start.texts)
 
         async def criticise() -> Answer:
             async with self._models:
                 return await tools.critic.write(
-                    prompts=reviewed, experiments=experiments, other_prompts=others, seed=seed
+                    prompt=reviewed, experiments=experiments, other_prompts=others, seed=seed
                 )
 
         tools.counts["critic_calls"] += 1
         return tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
 
     async def _edit(self, parent: Texts, critique: str, place: str, key: tuple[str | int, ...]) -> Edit:
-        """Have each prompt edited that the critique is about."""
-        tools = self._tools
-        shown = {name: tools.shown(name, parent[name]) for name in (*self._edited, *self._others)}
+        """Have the prompt edited that the critique is about."""
+        tools, name = self._tools, self._edited
+        prompt, others = self._shown(parent)
 
-        async def rewrite(name: str) -> Answer:
-            beside = [prompt for other, prompt in shown.items() if other != name]
+        async def rewrite() -> Answer:
             seed = seed_of("edit", *key, name)
             async with self._models:
-                answer = await tools.editor.write(
-                    prompt=shown[name], critique=critique, other_prompts=beside, seed=seed
-                )
+                answer = await tools.editor.write(prompt=prompt, critique=critique, other_prompts=others, seed=seed)
             return answer._replace(text=unwrapped(answer.text))
 
+        tools.counts["editor_calls"] += 1
         # Failures are not saved: after a resume there may be another parent in this place, or another critique.
         asked = seed_of(critique, *key_of(parent))
+        text = tools.spent_on(await tools.saved.once(f"{place}/edit/{name}/{asked}", rewrite))
+        if reason := why_unusable(text, tools.prompt(name, parent[name])):
+            logger.info("lightning.apo_edit_rejected place=%s prompt=%s: %s", place, name, reason)
+            return Rejected(reason)
+        return {**parent, name: text}
 
-        async def edited(name: str) -> str:
-            tools.counts["editor_calls"] += 1
-            return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}/{asked}", lambda: rewrite(name)))
-
-        answers = await concurrently(edited(name) for name in self._edited)
-        texts = {**parent, **dict(zip(self._edited, answers, strict=True))}
-        for name in self._edited:
-            if reason := why_unusable(texts[name], tools.prompt(name, parent[name])):
-                logger.info("lightning.apo_edit_rejected place=%s prompt=%s: %s", place, name, reason)
-                return Rejected(reason)
-        return texts
+    def _shown(self, texts: Texts) -> tuple[ShownPrompt, list[ShownPrompt]]:
+        """Return the prompt that is edited in this round as models are shown it, and the others."""
+        shown = {name: self._tools.shown(name, text) for name, text in texts.items()}
+        return shown.pop(self._edited), list(shown.values())

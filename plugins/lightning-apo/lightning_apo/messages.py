@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta
@@ -52,8 +51,7 @@ class Request:
 
     Args:
         option: The option that the template was given with, for messages.
-        template: The text of a jinja template, or the path of a file; what has no line break and neither `{{` nor
-            `{%` is a path. None for the plugin's own.
+        template: The text of a jinja template; None for the plugin's own.
         default: The file in `prompts/` that is the plugin's own.
         shows: The names that the template has to use.
         knows: Others that it may use.
@@ -63,10 +61,11 @@ class Request:
     """
 
     def __init__(
-        self, option: str, template: str | Path | None, *, default: str, shows: Sequence[str], knows: Sequence[str]
+        self, option: str, template: str | None, *, default: str, shows: Sequence[str], knows: Sequence[str]
     ) -> None:
         self._option = option
-        self.source = _read(option, template, default)
+        own = files("lightning_apo") / "prompts" / f"{default}.jinja"
+        self.source = own.read_text(encoding="utf-8") if template is None else template
         """The text of the template."""
         try:
             used = meta.find_undeclared_variables(_environment().parse(self.source))
@@ -94,16 +93,16 @@ class Request:
             raise AlgorithmError(f"{_broken(self._option, exc)}; this came up with runs of the agent") from exc
 
 
-def critic_request(template: str | Path | None = None) -> Request:
+def critic_request(template: str | None = None) -> Request:
     """Return the request for a critique.
 
-    It is given `prompts` (those under review, a `ShownPrompt` each), `other_prompts` and `experiments`.
+    It is given `prompt` (that under review, a `ShownPrompt`), `other_prompts` and `experiments`.
     """
     knows = ("experiments", "other_prompts")
-    return Request("critic_template", template, default="critic", shows=("prompts",), knows=knows)
+    return Request("critic_template", template, default="critic", shows=("prompt",), knows=knows)
 
 
-def editor_request(template: str | Path | None = None) -> Request:
+def editor_request(template: str | None = None) -> Request:
     """Return the request for an edit. It is given `prompt` (a `ShownPrompt`), `other_prompts` and `critique`."""
     shows = ("prompt", "critique")
     return Request("editor_template", template, default="editor", shows=shows, knows=("other_prompts",))
@@ -112,20 +111,6 @@ def editor_request(template: str | Path | None = None) -> Request:
 def _broken(option: str, exc: Exception) -> str:
     where = f", line {exc.lineno}" if isinstance(exc, TemplateSyntaxError) else ""
     return f"{option} is a broken jinja template{where}: {type(exc).__name__}: {exc}"
-
-
-def _read(option: str, template: str | Path | None, default: str) -> str:
-    if template is None:
-        return (files("lightning_apo") / "prompts" / f"{default}.jinja").read_text(encoding="utf-8")
-    if isinstance(template, str) and any(mark in template for mark in ("\n", "{{", "{%")):
-        return template
-    try:
-        return Path(template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ValueError(
-            f"{option} names the file {str(template)!r}, which cannot be read: {exc}. Give the path of a jinja "
-            "template, from the current folder, or its text"
-        ) from exc
 
 
 @cache

@@ -100,7 +100,7 @@ class PromptModel:
 
         Args:
             seed: Sent along, so that an endpoint that honours it gives the same answer again.
-            about: What the request shows: `prompts` and `experiments`, or `prompt` and `critique`; and `other_prompts`.
+            about: What the request shows: `prompt`, `other_prompts`, and `experiments` or `critique`.
 
         Raises:
             ModelFailed: When the model gave no answer that can be used.

@@ -39,18 +39,17 @@ class Options(SearchOptions):
     run_initial_validation: Flag
     seed: Integer
     prompt_names: PromptNames = None
-    jointly: Flag = False
     max_rollouts: int | None = Field(
         None, ge=1, description="an integer of at least 1, or none for as many as the other options take"
     )
 
     def rounds(self, n_prompts: int) -> int:
         """How many rounds there are for so many prompts."""
-        return self.beam_rounds if self.jointly else self.beam_rounds * n_prompts
+        return self.beam_rounds * n_prompts
 
-    def edited_in(self, round_number: int, names: Sequence[str]) -> list[str]:
-        """Which prompts are edited in a round, the first of which is 1: all of them, or each in its turn."""
-        return list(names) if self.jointly else [names[(round_number - 1) % len(names)]]
+    def edited_in(self, round_number: int, names: Sequence[str]) -> str:
+        """Which prompt is edited in a round, the first of which is 1: each in its turn."""
+        return names[(round_number - 1) % len(names)]
 
     def plan(self, *, n_train: int, n_val: int, n_prompts: int = 1) -> Plan:
         """See `SearchOptions.plan`.
@@ -75,7 +74,7 @@ class Options(SearchOptions):
                 )
             rollouts = min(rollouts, limit)
         critic_calls = rounds * width
-        editor_calls = rounds * branches * (n_prompts if self.jointly else 1)
+        editor_calls = rounds * branches
         return Plan(
             rollouts=rollouts,
             model_calls=critic_calls + editor_calls,

@@ -54,7 +54,7 @@ class SavedSearch:
         """Find the search that did not come to its end in this run, or begin a new one."""
         found = await store.load_state(algorithm)
         if isinstance(found, dict) and not found["ended"]:
-            if {**dict.fromkeys(about), **found["about"]} == about:  # None is what a newer option was
+            if found["about"] == about:
                 search = cls(store, about, found["key"], counts_calls, algorithm, keeps_answers)
                 search.tries, search.state = found["tries"], found["state"]
                 answers = await store.load_state(f"{algorithm}.answers")

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import traceback
-from typing import Any
 
 import pytest
 from lightning_apo import APO
@@ -15,8 +14,14 @@ from lightning_core.errors import AlgorithmError
 KEY = "sk-very-secret-key"
 
 
-async def test_endpoint_options_say_where_the_models_are(models: ToyModels) -> None:
-    result = await ToyRun().fit({"name": "apo", **OPTIONS, "beam_rounds": 1, "base_url": models.url, "api_key": KEY})
+@pytest.fixture(autouse=True)
+def environment(models: ToyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", models.url)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+async def test_the_environment_says_where_the_models_are(models: ToyModels) -> None:
+    result = await ToyRun().fit({"name": "apo", **OPTIONS, "beam_rounds": 1})
     assert result.status == "succeeded"
     assert models.keys == {f"Bearer {KEY}"}
 
@@ -28,17 +33,10 @@ async def test_the_key_is_in_no_log_and_no_error(
     caplog.set_level(logging.INFO, logger="lightning_apo")
     models.status, models.error = 401, echoed
     with pytest.raises(AlgorithmError) as caught:
-        await ToyRun().fit(APO(**OPTIONS, base_url=models.url, api_key=KEY))
+        await ToyRun().fit(APO(**OPTIONS))
     shown = "".join(traceback.format_exception(caught.value)) + caplog.text
     assert "AuthenticationError" in shown
     assert KEY not in shown
-
-
-def test_a_client_and_options_for_one_are_refused() -> None:
-    client: Any = object()
-    with pytest.raises(ValueError, match="api_key and async_openai_client are both given") as caught:
-        APO(client, api_key=KEY)
-    assert KEY not in str(caught.value)
 
 
 async def test_no_more_than_eight_requests_are_under_way_at_once(models: ToyModels) -> None:

@@ -26,7 +26,7 @@ def experiment(task: Any = "What is 1 + 1?", *messages: str, reward: float | Non
 async def critic_text(models: ToyModels, *experiments: Experiment, template: str | None = None) -> str:
     async with models.client() as client:
         critic = PromptModel(client, "critic", 0.5, critic_request(template))
-        await critic.write(prompts=[ShownPrompt.of("main", PROMPT)], experiments=experiments, other_prompts=(), seed=3)
+        await critic.write(prompt=ShownPrompt.of("main", PROMPT), experiments=experiments, other_prompts=(), seed=3)
     [text] = models.texts("critic")
     return text
 

@@ -19,8 +19,6 @@ from lightning_apo import APO
         ("apply_edit_model", None, "apply_edit_model is None"),
         ("run_initial_validation", "no", "run_initial_validation is 'no'; it has to be true or false"),
         ("seed", 0.5, "seed is 0.5; it has to be an integer"),
-        ("base_url", " ", "base_url is empty"),
-        ("api_key", "", "api_key is empty"),
     ],
 )
 def test_an_option_with_an_impossible_value_is_named(option: str, value: Any, message: str) -> None:

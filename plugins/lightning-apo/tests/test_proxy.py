@@ -129,19 +129,20 @@ async def test_models_that_the_proxy_does_not_serve_are_asked_directly(
 
 
 @pytest.mark.parametrize(
-    ("own", "names", "message"),
+    ("has_client", "names", "message"),
     [
-        ({}, ["small", "critic"], r"does not see the calls .* to critic and editor \(it serves small, critic\)"),
-        ({"api_key": "k"}, ["critic", "editor"], "the budget limits calls, .*: put these into the model_list, and"),
+        (False, ["small", "critic"], r"does not see the calls .* to critic and editor \(it serves small, critic\)"),
+        (True, ["critic", "editor"], "the budget limits calls, .*: put these into the model_list, and"),
     ],
 )
 async def test_a_budget_that_could_not_count_the_search_is_refused(
-    models: ToyModels, own: dict[str, Any], names: list[str], message: str
+    models: ToyModels, has_client: bool, names: list[str], message: str
 ) -> None:
-    run = trainer(APO(**SEARCH, **own), models, *names, budget={"calls": 5})
+    client = models.client() if has_client else None
+    run = trainer(APO(client, **SEARCH), models, *names, budget={"calls": 5})
     with pytest.raises(InvalidInput, match=message):
         await run.fit_async(agent, TRAIN, val_dataset=VAL)
     assert models.requests == []
     # Time is counted in any case.
-    run = trainer(APO(**SEARCH, **own), models, *names, budget={"seconds": 3600})
+    run = trainer(APO(client, **SEARCH), models, *names, budget={"seconds": 3600})
     assert run.llm_proxy is not None

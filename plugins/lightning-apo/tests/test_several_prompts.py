@@ -43,9 +43,8 @@ def edited_by_lot(models: ToyModels) -> None:
     models.edit = edit
 
 
-@pytest.mark.parametrize("jointly", [False, True])
-async def test_both_prompts_get_better(models: ToyModels, jointly: bool) -> None:
-    result, algorithm = await fit(models, jointly=jointly)
+async def test_both_prompts_get_better(models: ToyModels) -> None:
+    result, algorithm = await fit(models)
     assert result.metrics["val_gain"] > 0
     assert "First list what is given." in algorithm.get_best_prompt("plan").template
     assert "Check the result." in algorithm.get_best_prompt("answer").template
@@ -54,7 +53,7 @@ async def test_both_prompts_get_better(models: ToyModels, jointly: bool) -> None
     assert list(result.best_resources) == ["plan", "answer"]
 
 
-async def test_in_turn_each_round_edits_one_prompt_and_each_prompt_has_all_of_its_rounds(models: ToyModels) -> None:
+async def test_each_round_edits_one_prompt_and_each_prompt_has_all_of_its_rounds(models: ToyModels) -> None:
     result, algorithm = await fit(models)
     for candidate in algorithm.get_result().history[1:]:
         parent = algorithm.get_result().history[candidate.parent or 0]
@@ -64,23 +63,22 @@ async def test_in_turn_each_round_edits_one_prompt_and_each_prompt_has_all_of_it
     assert [result.metrics["critic_calls"], result.metrics["editor_calls"]] == [4 * 2, 4 * 6]
 
 
-async def test_jointly_one_critique_is_about_all_prompts_and_each_is_edited(models: ToyModels) -> None:
-    result, _ = await fit(models, jointly=True)
-    critique, *_ = models.texts("critic")
-    assert TEMPLATE.findall(critique) == [PLAN, ANSWER]
-    assert "Template 1, named plan:" in critique
+async def test_models_see_the_prompt_that_is_edited_and_the_others_beside_it(models: ToyModels) -> None:
+    await fit(models)
+    critique = next(text for text in models.texts("critic") if ANSWER in TEMPLATE.findall(text))
+    assert TEMPLATE.findall(critique) == [ANSWER]
     assert "{{ plan }}, {{ question }}" in critique
+    assert f"a template named plan, which stays as it is for now:\n\n{PLAN}" in critique
     request = next(text for text in models.texts("editor") if ANSWER in TEMPLATE.findall(text))
     assert TEMPLATE.findall(request) == [ANSWER]
     assert len(CRITIQUE.findall(request)) == 1
     assert PLAN in request
     assert "It is a Jinja template." in request
-    assert (result.metrics["critic_calls"], result.metrics["editor_calls"]) == (2 * 2, 4 * 6)
 
 
-async def test_an_edit_that_breaks_one_prompt_is_rejected_with_the_reason(models: ToyModels) -> None:
+async def test_an_edit_that_breaks_its_prompt_is_rejected_with_the_reason(models: ToyModels) -> None:
     models.edit = lambda template, seed: template.replace("{{ plan }}", "the plan")
-    result, algorithm = await fit(models, beam_rounds=1, jointly=True)
+    result, algorithm = await fit(models, beam_rounds=1)
     assert result.metrics["rejected"] == 6
     assert algorithm.get_result().rejections == {"placeholder 'plan' is missing": 6}
     assert algorithm.get_best_prompt("answer").template == ANSWER

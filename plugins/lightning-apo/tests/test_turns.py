@@ -95,7 +95,7 @@ async def test_operations_and_named_rewards_are_told() -> None:
     assert told.operations == ["look_up(name=pen) gave pen costs 1.50", "pay(amount=1.5) failed: no money"]
     assert told.rewards == {"right": 0.5, "cheap": 1.0}
     text = critic_request().fill_in(
-        prompts=[ShownPrompt.of("main", PromptTemplate(template=FIRST))], other_prompts=[], experiments=[told]
+        prompt=ShownPrompt.of("main", PromptTemplate(template=FIRST)), other_prompts=[], experiments=[told]
     )
     for part in ("look_up(name=pen) gave", "Reward: 0.5", "- right: 0.5", "- cheap: 1.0"):
         assert part in text

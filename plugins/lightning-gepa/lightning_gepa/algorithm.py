@@ -63,28 +63,23 @@ class GEPA(PromptSearch[Options, SearchPlan]):
       endpoint tells.
 
     Where the trainer has a model proxy that serves the model, it is asked through it: these calls count in the run's
-    budget, and are recorded in a rollout of their own. A client, or `base_url` or `api_key`, goes around it.
+    budget, and are recorded in a rollout of their own. A client goes around it.
 
     Args:
-        async_openai_client: Asks the model, and stays open. None to make one when the run starts.
+        async_openai_client: Asks the model, and stays open. None for the model proxy, or else one of `OPENAI_BASE_URL`
+            and `OPENAI_API_KEY`.
         reflection_lm: The model that rewrites prompts.
-        temperature: Its temperature.
         max_metric_calls: The most rollouts. Unlike gepa's own it is never exceeded: what would exceed it is not begun.
         reflection_minibatch_size: How many training samples a proposal is made from, and tried on.
-        candidate_selection_strategy: How the prompt to rewrite is chosen from the pool: `pareto`, `current_best`,
-            `epsilon_greedy` or `top_k_pareto`.
         module_selector: Which prompts a proposal rewrites: `round_robin` for one after the other, `all` for all.
         n_proposals: How many proposals an iteration makes, all at once.
-        use_merge: Whether to combine the prompts of two candidates that have an ancestor in common.
-        max_merge_invocations: How often, at most.
+        use_merge: Whether to combine the prompts of two candidates that have an ancestor in common, five times at most.
         perfect_score: The highest reward that there is; None for no such. A prompt whose rewards on a minibatch are
             perfect is not rewritten, and the search ends when the best is perfect on the whole validation set.
         failure_score: What a rollout that fails, or gives no reward, counts for. At most the lowest reward that
             there is.
         seed: Makes gepa's choices repeatable, and goes along with each request to the model.
         prompt_names: Which prompts of the initial resources to improve; None for all of them.
-        base_url: The endpoint of the model, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
-        api_key: Its key; None for that of the proxy, or else `OPENAI_API_KEY`. It is neither logged nor saved.
 
     Raises:
         ValueError: When an option has a value that it cannot have.
@@ -98,25 +93,20 @@ class GEPA(PromptSearch[Options, SearchPlan]):
         async_openai_client: AsyncOpenAI | None = None,
         *,
         reflection_lm: str = "gpt-5-mini",
-        temperature: float = 1.0,
         max_metric_calls: int = 500,
         reflection_minibatch_size: int = 3,
-        candidate_selection_strategy: str = "pareto",
         module_selector: str = "round_robin",
         n_proposals: int = 1,
         use_merge: bool = False,
-        max_merge_invocations: int = 5,
         perfect_score: float | None = 1.0,
         failure_score: float = 0.0,
         seed: int = 0,
         prompt_names: Sequence[str] | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
     ) -> None:
         given = locals()
         models = {"reflection_lm": reflection_lm}
         super().__init__(
-            Endpoint("gepa", models, async_openai_client, base_url=base_url, api_key=api_key),
+            Endpoint("gepa", models, async_openai_client),
             Options(**{name: given[name] for name in Options.model_fields}),
         )
         self._search: Search | None = None

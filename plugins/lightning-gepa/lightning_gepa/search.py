@@ -13,7 +13,7 @@ from lightning_apo.growth import Key, concurrently, key_of
 from lightning_apo.inputs import digest, seed_of
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
-from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, SearchPlan, Temperature
+from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, SearchPlan
 from lightning_apo.tools import Setting
 from openai import AsyncOpenAI
 from pydantic import Field
@@ -25,7 +25,6 @@ from lightning_core.types import RolloutMode
 
 logger = logging.getLogger(__name__)
 
-Selector = Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"]
 ModuleSelector = Literal["round_robin", "all"]
 
 
@@ -33,14 +32,11 @@ class Options(SearchOptions):
     """The options of `GEPA`, which says what they mean."""
 
     reflection_lm: Model
-    temperature: Temperature
     max_metric_calls: Count
     reflection_minibatch_size: Count
-    candidate_selection_strategy: Selector = Field(description=f"one of {', '.join(get_args(Selector))}")
     module_selector: ModuleSelector = Field(description=f"one of {', '.join(get_args(ModuleSelector))}")
     n_proposals: Count
     use_merge: Flag
-    max_merge_invocations: Count
     perfect_score: float | None = Field(description="the highest reward that there is, or none if there is no such")
     failure_score: float = Field(description="a number")
     seed: Integer
@@ -276,15 +272,14 @@ class Search(Setting):
             NoAnswer: When the model is out of reach; the search then stops, and can be resumed.
         """
         request = request_for(text, records, self.shown(name, text))
-        model, temperature = self.options.reflection_lm, self.options.temperature
 
         async def answer() -> Answer:
             try:
                 return await ask(
                     self.client,
                     request,
-                    model=model,
-                    temperature=temperature,
+                    model=self.options.reflection_lm,
+                    temperature=1.0,
                     seed=seed_of("reflection", self.options.seed, number),
                 )
             except NoAnswer:

@@ -14,7 +14,6 @@ from lightning_core.runs.plan import plan_of
     ("option", "value", "what"),
     [
         ("max_metric_calls", 0, "an integer of at least 1"),
-        ("candidate_selection_strategy", "paretto", "one of pareto, current_best, epsilon_greedy, top_k_pareto"),
         ("module_selector", "some", "one of round_robin, all"),
         ("perfect_score", "1", "the highest reward that there is, or none if there is no such"),
         ("prompt_names", [], "a list of names of prompts, or none for all of them"),
