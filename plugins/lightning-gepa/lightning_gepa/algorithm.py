@@ -73,7 +73,6 @@ class GEPA(PromptSearch[Options, SearchPlan]):
         reflection_minibatch_size: How many training samples a proposal is made from, and tried on.
         module_selector: Which prompts a proposal rewrites: `round_robin` for one after the other, `all` for all.
         n_proposals: How many proposals an iteration makes, all at once.
-        use_merge: Whether to combine the prompts of two candidates that have an ancestor in common, five times at most.
         perfect_score: The highest reward that there is; None for no such. A prompt whose rewards on a minibatch are
             perfect is not rewritten, and the search ends when the best is perfect on the whole validation set.
         failure_score: What a rollout that fails, or gives no reward, counts for. At most the lowest reward that
@@ -97,7 +96,6 @@ class GEPA(PromptSearch[Options, SearchPlan]):
         reflection_minibatch_size: int = 3,
         module_selector: str = "round_robin",
         n_proposals: int = 1,
-        use_merge: bool = False,
         perfect_score: float | None = 1.0,
         failure_score: float = 0.0,
         seed: int = 0,

@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import gepa
 from gepa.core.adapter import EvaluationBatch
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 from gepa.strategies.proposal_sampling import IndependentSampling
+from lightning_apo.candidate import Texts
+from lightning_apo.growth import key_of
 
 from lightning_gepa.portal import Portal
-from lightning_gepa.search import Components, Records, Sample, Search
+from lightning_gepa.search import Records, Sample, Search
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ def optimize(search: Search, portal: Portal, tell: Callable[[int | None], None])
     """
     options, driver = search.options, Driver(search, portal, tell)
     gepa.optimize(
-        seed_candidate=search.components,
+        seed_candidate={name: prompt.template for name, prompt in search.prompts.items()},
         trainset=[("train", index) for index in range(len(search.train))],
         valset=[("val", index) for index in range(len(search.val))],
         adapter=driver,
@@ -40,8 +42,6 @@ def optimize(search: Search, portal: Portal, tell: Callable[[int | None], None])
         reflection_minibatch_size=options.reflection_minibatch_size,
         module_selector=options.module_selector,
         sampling_strategy=IndependentSampling(options.n_proposals),
-        use_merge=options.use_merge,
-        max_merge_invocations=5,
         skip_perfect_score=options.perfect_score is not None,
         perfect_score=options.perfect_score,
         seed=options.seed,
@@ -75,24 +75,23 @@ class Driver:
     search: Search
     portal: Portal
     tell: Callable[[int | None], None]
-    pool: list[Components] = field(default_factory=list)
 
-    def evaluate(self, batch: list[Sample], candidate: Components, capture_traces: bool = False) -> EvaluationBatch:
+    def evaluate(self, batch: list[Sample], candidate: Texts, capture_traces: bool = False) -> EvaluationBatch:
         """Run one candidate."""
         return self.batch_evaluate([(candidate, batch)])[0]
 
-    def batch_evaluate(self, items: list[tuple[Components, list[Sample]]]) -> list[EvaluationBatch]:
+    def batch_evaluate(self, items: list[tuple[Texts, list[Sample]]]) -> list[EvaluationBatch]:
         """Run several candidates."""
         return self.portal.call(lambda: self.search.evaluate(items))
 
     def make_reflective_dataset(
-        self, candidate: Components, eval_batch: EvaluationBatch, components_to_update: list[int]
+        self, candidate: Texts, eval_batch: EvaluationBatch, components_to_update: list[str]
     ) -> Records:
         """Return what the model that rewrites prompts is shown, of the same runs for each prompt."""
         return dict.fromkeys(components_to_update, eval_batch.trajectories)
 
     def reflect_many(
-        self, jobs: Sequence[tuple[Components, Records, list[int]]]
+        self, jobs: Sequence[tuple[Texts, Records, list[str]]]
     ) -> list[tuple[ReflectionProposal, "Driver"]]:
         """Return the new texts of each job; none where a text could not be used."""
         rewritten = self.portal.call(lambda: self.search.rewrite(jobs))
@@ -102,16 +101,10 @@ class Driver:
         """Record which iteration it is."""
         self.search.step = event["iteration"]
 
-    def on_evaluation_start(self, event: Any) -> None:
-        """Record where a merge comes from."""
-        if event["candidate_idx"] is None and len(event["parent_ids"]) == 2:
-            self.search.merging = self.search.find(self.pool[event["parent_ids"][0]])
-
     def on_valset_evaluated(self, event: Any) -> None:
         """Record the best, which gepa chooses."""
-        self.pool.append(event["candidate"])
         if event["is_best_program"]:
-            self.search.best = self.search.find(event["candidate"])
+            self.search.best = self.search.candidates[key_of(event["candidate"])]
         if not self.search.step:
             self._report(None)
 

@@ -13,7 +13,7 @@ from lightning_apo.growth import Key, concurrently, key_of
 from lightning_apo.inputs import digest, seed_of
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
-from lightning_apo.prompt_search import Count, Flag, Integer, Model, PromptNames, SearchOptions, SearchPlan
+from lightning_apo.prompt_search import Count, Integer, Model, PromptNames, SearchOptions, SearchPlan
 from lightning_apo.tools import Setting
 from openai import AsyncOpenAI
 from pydantic import Field
@@ -36,7 +36,6 @@ class Options(SearchOptions):
     reflection_minibatch_size: Count
     module_selector: ModuleSelector = Field(description=f"one of {', '.join(get_args(ModuleSelector))}")
     n_proposals: Count
-    use_merge: Flag
     perfect_score: float | None = Field(description="the highest reward that there is, or none if there is no such")
     failure_score: float = Field(description="a number")
     seed: Integer
@@ -63,12 +62,8 @@ class Options(SearchOptions):
 Sample = tuple[RolloutMode, int]
 """Which dataset, and the index in it."""
 
-Components = Mapping[int, str]
-"""A candidate as gepa has it: the text of each prompt, by its number among the tuned ones. Not by its name: gepa merges
-in the order of a set, and a set of names has another order in each process."""
-
-Records = Mapping[int, Sequence[Mapping[str, Any]]]
-"""What is known of the runs with a candidate, for each component that is to be rewritten."""
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+"""What is known of the runs with a candidate, for each prompt that is to be rewritten, by its name."""
 
 
 class LimitReached(Exception):
@@ -89,17 +84,10 @@ class Search(Setting):
     """In the order in which they were found; the first one is that of the first prompts."""
     parents: dict[Key, Key] = field(default_factory=dict)
     """What each proposal was made from."""
-    merging: Candidate | None = None
-    """What the newest merge was made from, the first of two."""
     best: Candidate | None = None
     step: int = 0
     """gepa's iteration, from 1; 0 before the first."""
     _evaluations: int = 0
-
-    @property
-    def components(self) -> dict[int, str]:
-        """The first prompts, as gepa has them."""
-        return {number: prompt.template for number, prompt in enumerate(self.prompts.values())}
 
     @property
     def has_tried(self) -> bool:
@@ -132,15 +120,7 @@ class Search(Setting):
         initial = None if first.score is None else first.score.mean
         return {**dict.fromkeys(MEASURED), "val_reward_initial": initial, **self.result.metrics}
 
-    def texts(self, components: Components) -> Texts:
-        """Return the texts of a candidate by the names of the prompts."""
-        return {name: components[number] for number, name in enumerate(self.prompts)}
-
-    def find(self, components: Components) -> Candidate:
-        """Return a candidate that was evaluated."""
-        return self.candidates[key_of(self.texts(components))]
-
-    async def evaluate(self, items: Sequence[tuple[Components, Sequence[Sample]]]) -> list[EvaluationBatch]:
+    async def evaluate(self, items: Sequence[tuple[Texts, Sequence[Sample]]]) -> list[EvaluationBatch]:
         """Run candidates on samples, all at once. A candidate has one run on each validation sample.
 
         Raises:
@@ -149,11 +129,11 @@ class Search(Setting):
             NoRewards: When the first prompts get no reward on any validation sample.
         """
         self._evaluations += 1
-        wanted = [self._not_run(self.texts(components), samples) for components, samples in items]
+        wanted = [self._not_run(texts, samples) for texts, samples in items]
         if self.counts["metric_calls"] + sum(map(len, wanted)) > self.options.max_metric_calls:
             raise LimitReached(items[0][1][0][0])
         self.counts["metric_calls"] += sum(map(len, wanted))
-        candidates = [await self._enter(self.texts(components)) for components, _ in items]
+        candidates = [await self._enter(texts) for texts, _ in items]
         batches = await concurrently(
             self._run(candidate, samples[0][0], indexes, step=f"{self._evaluations}/{place}")
             for place, (candidate, (_, samples), indexes) in enumerate(zip(candidates, items, wanted, strict=True))
@@ -163,29 +143,25 @@ class Search(Setting):
             for candidate, (_, samples), outcomes in zip(candidates, items, batches, strict=True)
         ]
 
-    async def rewrite(self, jobs: Sequence[tuple[Components, Records, Sequence[int]]]) -> list[dict[int, str]]:
+    async def rewrite(self, jobs: Sequence[tuple[Texts, Records, Sequence[str]]]) -> list[dict[str, str]]:
         """Have prompts of candidates rewritten, all at once. What cannot be used is left out, and counted."""
-        requests = [(place, number) for place, (_, _, numbers) in enumerate(jobs) for number in numbers]
-        names, begun = list(self.prompts), self.counts["reflection_calls"]
+        requests = [(place, name) for place, (_, _, names) in enumerate(jobs) for name in names]
+        begun = self.counts["reflection_calls"]
         self.counts["reflection_calls"] += len(requests)
         answers = await concurrently(
-            self._ask(jobs[place][0][number], jobs[place][1][number], names[number], begun + each)
-            for each, (place, number) in enumerate(requests)
+            self._ask(jobs[place][0][name], jobs[place][1][name], name, begun + each)
+            for each, (place, name) in enumerate(requests)
         )
-        rewritten: list[dict[int, str]] = [{} for _ in jobs]
-        for (place, number), answer in zip(requests, answers, strict=True):
-            text = self._usable(self.spent_on(answer), names[number], jobs[place][0][number])
+        rewritten: list[dict[str, str]] = [{} for _ in jobs]
+        for (place, name), answer in zip(requests, answers, strict=True):
+            text = self._usable(self.spent_on(answer), name, jobs[place][0][name])
             if text is not None:
-                rewritten[place][number] = text
-        for (components, _, _), texts in zip(jobs, rewritten, strict=True):
-            self.descends({**components, **texts}, components)
+                rewritten[place][name] = text
+        for (parent, _, _), texts in zip(jobs, rewritten, strict=True):
+            key, origin = key_of({**parent, **texts}), key_of(parent)
+            if key != origin:
+                self.parents.setdefault(key, origin)
         return rewritten
-
-    def descends(self, child: Components, parent: Components) -> None:
-        """Record what a candidate is made from."""
-        key, origin = key_of(self.texts(child)), key_of(self.texts(parent))
-        if key != origin:
-            self.parents.setdefault(key, origin)
 
     def _not_run(self, texts: Texts, samples: Sequence[Sample]) -> list[int]:
         known = self.candidates.get(key_of(texts))
@@ -195,7 +171,7 @@ class Search(Setting):
         """Return the candidate with these texts; a new one becomes a version of the resources."""
         key = key_of(texts)
         if key not in self.candidates:
-            parent = self.candidates[self.parents[key]] if key in self.parents else self.merging
+            parent = self.candidates[self.parents[key]] if key in self.parents else None
             candidate = await self.trials.enter(texts, parent)
             candidate.number, candidate.round_number = len(self.candidates), self.step
             candidate.parent = None if parent is None else parent.number
@@ -243,10 +219,9 @@ class Search(Setting):
             candidate.rewards.update(zip(missing, [outcome.reward for outcome in outcomes], strict=True))
             rewards = candidate.on(index for _, index in samples)
         self._check_range([reward for reward in rewards if reward is not None])
-        shift = 1e-9 if self.options.use_merge else 0.0  # gepa 0.1.4 cannot merge where an ancestor's mean is 0
         return EvaluationBatch(
             outputs=[None] * len(samples),
-            scores=[shift + (self.options.failure_score if reward is None else reward) for reward in rewards],
+            scores=[self.options.failure_score if reward is None else reward for reward in rewards],
             trajectories=[record_of(Experiment.from_outcome(each, self.adapter)) for each in outcomes]
             if is_train
             else None,

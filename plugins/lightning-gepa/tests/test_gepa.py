@@ -1,13 +1,12 @@
 """What a search does with the runners, the model and the store."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from gepa_toys import CURRENT, FIRST, VAL, Client, ToyRun, quality, succeed_where_easy
+from gepa_toys import FIRST, VAL, Client, ToyRun, quality, succeed_where_easy
 
 from lightning_core import PromptTemplate
 from lightning_core.emitter import emit_message
@@ -139,31 +138,6 @@ async def test_several_prompts_are_tuned_at_once() -> None:
     await together.fit(module_selector="all")
     first, second, *_ = together.found.history
     assert all(first.texts[name] != second.texts[name] for name in PROMPTS)
-
-
-async def test_prompts_of_two_candidates_are_merged(caplog: pytest.LogCaptureFixture) -> None:
-    # Each prompt has a word that helps on samples of its own; a few want both or none.
-    def reward(text: str, task: Any) -> float:
-        has_first, has_second = "First" in text, "Second" in text
-        kind = int(task["question"].split()[1]) % 5
-        return float(has_first == has_second if kind == 0 else has_second if kind % 2 else has_first)
-
-    def add_the_word(request: str, seed: int) -> str:
-        current = CURRENT.search(request)
-        assert current is not None
-        return f"```\n{current[1]} {'First' if 'Plan' in current[1] else 'Second'}\n```"
-
-    caplog.set_level(logging.DEBUG, logger="lightning_gepa")
-    run = ToyRun(client=Client(add_the_word), resources={**PROMPTS}, reward=reward)
-    result = await run.fit(max_metric_calls=300, use_merge=True, n_proposals=4, seed=2)
-    assert "Merged programs 1 and 2 via ancestor 0" in caplog.text
-    assert result.metrics["val_reward"] == 1.0
-    history = run.found.history
-    assert dict(history[3].texts) == {"plan": "Plan: {question} First", "answer": "Say: {question} Second"}
-    assert [each.parent for each in history] == [None, 0, 0, 1]
-    # gepa itself raises where the ancestor's mean is 0.
-    never = ToyRun(client=Client(add_the_word), resources={**PROMPTS}, reward=lambda text, task: float("F" in text))
-    assert (await never.fit(use_merge=True, n_proposals=4)).metrics["val_reward"] == 1.0
 
 
 @pytest.mark.parametrize(

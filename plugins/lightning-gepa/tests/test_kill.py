@@ -42,7 +42,7 @@ async def agent(task, resources):
 
 CONFIG: dict[str, Any] = {
     "agent": "killed:agent",
-    "algorithm": {"name": "gepa", "reflection_lm": "m", "max_metric_calls": 60, "n_proposals": 2, "use_merge": True},
+    "algorithm": {"name": "gepa", "reflection_lm": "m", "max_metric_calls": 60, "n_proposals": 2},
     "n_runners": 3,
     "hooks": ["killed:Killer"],
     "initial_resources": {
