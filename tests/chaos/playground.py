@@ -112,7 +112,7 @@ class Playground:
                 size, deadline = len(self._entries), time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{what} did not come about, and for {PATIENCE_SECONDS:g} s nothing did")
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def wait_for_reports(self, count: int, *, unless_ended: Program) -> bool:
         """Wait until so many attempts are reported on, and then for a random moment.

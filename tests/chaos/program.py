@@ -17,7 +17,7 @@ from lightning_core.runner import LitAgentRunner
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, NamedResources, Rollout, Span
 
 JOURNAL = Path(__file__).parent / "journal"
-BATCH = 125
+BATCH = 75
 
 
 def note(what: str, attempt: Attempt, **facts: object) -> None:

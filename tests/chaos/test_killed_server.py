@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # a test that hangs giv
 PROCESSES = 2
 CLIENTS = 16
 """In each process."""
-ROLLOUTS = max(1, int(os.environ.get("AGL_CHAOS_ROLLOUTS", "1000")) // (PROCESSES * CLIENTS))
+ROLLOUTS = max(1, int(os.environ.get("AGL_CHAOS_ROLLOUTS", "500")) // (PROCESSES * CLIENTS))
 """That each client enqueues."""
-KILLS = 6
+KILLS = 4
 
 
 async def test_everything_is_done_once_and_nothing_acknowledged_is_lost(playground: Playground) -> None:

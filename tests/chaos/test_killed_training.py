@@ -15,7 +15,7 @@ pytest.importorskip("lightning_sqlite", reason="only what is kept in a file surv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # a test that hangs gives up by itself
 
-ROLLOUTS = int(os.environ.get("AGL_CHAOS_ROLLOUTS", "250"))
+ROLLOUTS = int(os.environ.get("AGL_CHAOS_ROLLOUTS", "150"))
 CONCURRENCY = 3
 """How many rollouts a runner process works on."""
 
@@ -62,7 +62,7 @@ def kills(playground: Playground, **counts: int) -> list[tuple[int, str]]:
 
 async def test_run_of_one_command_survives_the_kill_of_any_process(playground: Playground) -> None:
     training = begin_training(playground, IN_ONE)
-    for reports, what in kills(playground, runner=5, training=2):
+    for reports, what in kills(playground, runner=3, training=2):
         if not playground.wait_for_reports(reports, unless_ended=training):
             break  # a report may get lost before it is written down
         if what == "training":
@@ -92,7 +92,7 @@ async def test_run_over_several_commands_survives_the_kill_of_any_process(playgr
     playground.wait_until(lambda: is_served(port), "the server")
     training = begin_training(playground, APART.format(port=port))
     joined = [join(), join()]
-    for reports, what in kills(playground, runner=3, server=4, training=2, joined=1):
+    for reports, what in kills(playground, runner=2, server=3, training=2, joined=1):
         if not playground.wait_for_reports(reports, unless_ended=training):
             break  # a report may get lost before it is written down
         if what == "server":
