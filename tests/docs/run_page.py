@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +164,13 @@ def _write(block: Block, where: str) -> str:
     file.write_text(block.code, encoding="utf-8")
     if block.language in PARSERS:
         PARSERS[block.language](block.code)
-    return _call([sys.executable, "-W", "error", block.title], where) if block.language == "python" else ""
+    return _call(command_of(file, os.environ), where) if block.language == "python" else ""
+
+
+def command_of(script: Path, variables: Mapping[str, str]) -> list[str]:
+    """Return the command that runs a script: by the process of `warm.py`, where the variables name one."""
+    warm = ["-IS", str(Path(__file__).with_name("warm_client.py"))] if "WARM_SOCKET" in variables else ["-W", "error"]
+    return [sys.executable, *warm, str(script)]
 
 
 def _bash(code: str, where: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.run_page import Block, blocks
+from tests.docs.run_page import Block, blocks, command_of
+from tests.docs.warm import served
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
@@ -32,11 +33,11 @@ def _name(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Start all pages that are asked for, as many at a time as there are processors: they mostly wait for imports."""
+    """Start all pages that are asked for, as many at a time as there are processors."""
     asked = [item for item in request.session.items if item.name.startswith("test_each_block_of_the_page_runs[")]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with served(tmp_path_factory.mktemp("warm")) as variables, ThreadPoolExecutor(os.cpu_count()) as pool:
         pages = [item.callspec.params["page"] for item in asked if isinstance(item, pytest.Function)]
-        yield {page: pool.submit(_run_alone, page, tmp_path_factory.mktemp("page")) for page in pages}
+        yield {page: pool.submit(_run_alone, page, tmp_path_factory.mktemp("page"), variables) for page in pages}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
@@ -45,17 +46,16 @@ def test_each_block_of_the_page_runs(page: Path, runs: "dict[Path, Future[subpro
     assert done.returncode == 0, done.stdout
 
 
-def _run_alone(page: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    tools = Path(sys.executable).parent
+def _run_alone(page: Path, folder: Path, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     environment = {
-        "PATH": f"{tools}:{os.environ['PATH']}",
         "HOME": str(folder),
         "LIGHTNING_CORE_SOURCE": str(ROOT),
         "PYTHONSAFEPATH": "",
         **{name: value for name, value in os.environ.items() if name == "SSL_CERT_FILE"},
+        **variables,
     }
     return subprocess.run(
-        [sys.executable, "-W", "error", RUNNER, page],
+        [*command_of(RUNNER, variables), str(page)],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
