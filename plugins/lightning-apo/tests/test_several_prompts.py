@@ -67,10 +67,12 @@ async def test_models_see_the_prompt_that_is_edited_and_the_others_beside_it(mod
     await fit(models)
     critique = next(text for text in models.texts("critic") if ANSWER in TEMPLATE.findall(text))
     assert TEMPLATE.findall(critique) == [ANSWER]
+    assert critique.count(ANSWER) == 1
     assert "{{ plan }}, {{ question }}" in critique
     assert f"a template named plan, which stays as it is for now:\n\n{PLAN}" in critique
     request = next(text for text in models.texts("editor") if ANSWER in TEMPLATE.findall(text))
     assert TEMPLATE.findall(request) == [ANSWER]
+    assert request.count(ANSWER) == 1
     assert len(CRITIQUE.findall(request)) == 1
     assert PLAN in request
     assert "It is a Jinja template." in request

@@ -29,6 +29,20 @@ async def test_a_better_prompt_is_found_and_is_the_latest_version() -> None:
     assert latest.resources == result.best_resources == {"main": best}
 
 
+async def test_what_is_better_on_training_samples_alone_is_not_the_best() -> None:
+    def reward(template: str, task: Any) -> float:
+        return (
+            min(1.0, template.count("Hm.") / 10)
+            if task["question"].startswith("train")
+            else float("Hm." not in template)
+        )
+
+    run = ToyRun(client=Client(lambda request, seed: "Hm. " * (1 + request.count("Hm.")) + FIRST), reward=reward)
+    result = await run.fit(perfect_score=None)
+    assert len(run.found.history) > 1
+    assert result.best_resources == {"main": PromptTemplate(template=FIRST)}
+
+
 @pytest.mark.parametrize("limit", [40, 50, 77])
 async def test_the_most_rollouts_are_never_exceeded(limit: int) -> None:
     run = ToyRun()
