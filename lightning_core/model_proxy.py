@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from lightning_core.budget import Budget
 from lightning_core.concurrency import Startable
 from lightning_core.errors import Fault, RegistryError
-from lightning_core.registry import Registry, default_registry
+from lightning_core.registry import default_registry
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, Resource
 
@@ -36,14 +36,13 @@ class ModelProxy(Startable):
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> "ModelProxy":
+    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object) -> "ModelProxy":
         """Make the proxy of a trainer's runs, with the defaults that its store and strategy ask for.
 
         Args:
             spec: Options, the URL of a proxy that runs by itself, or True for the defaults.
             store: The trainer's.
             strategy: The `ExecutionStrategy`: where the runners live.
-            registry: Where backends are found.
 
         Raises:
             ConfigError: Says what is wrong: an option, the model list, a backend.

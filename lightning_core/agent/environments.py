@@ -13,7 +13,7 @@ from lightning_core.agent.base import LitAgent
 from lightning_core.agent.graders import Grader
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError, Fault
-from lightning_core.registry import SHIPS_IN, Registry, default_registry
+from lightning_core.registry import SHIPS_IN, default_registry
 from lightning_core.texts import shortened
 from lightning_core.types import NamedResources, Rollout, sample_key
 
@@ -223,14 +223,14 @@ def environment(
     return EnvironmentTasks(_SelfScoring(agent, Scoring(made)) if made.has_scorer else agent, **rows)
 
 
-def make_environment(name: str, options: Mapping[str, Any], *, registry: Registry | None = None) -> Environment:
+def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
     """Make an environment; see `environment`.
 
     Raises:
         RegistryError: When there is no such environment, or it does not take the options.
         ValueError: When it refuses the value of an option.
     """
-    registry = default_registry() if registry is None else registry
+    registry = default_registry()
     known = {component.name for component in registry.components("environments")} | set(SHIPS_IN["environments"])
     first, _, task = name.partition(":")
     given = {"name": name, **options}

@@ -14,7 +14,7 @@ from lightning_core.agent.functions import (
     wanted_parameters,
 )
 from lightning_core.errors import InvalidComponent
-from lightning_core.registry import Registry, default_registry, load_object
+from lightning_core.registry import default_registry, load_object
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, Span
 
 _SCORED = ("task", "result", "spans", "rollout")
@@ -65,21 +65,19 @@ class Grader:
             )
 
     @classmethod
-    def of(cls, grader: "GraderSpec | None", *, registry: Registry | None = None) -> "Grader | None":
+    def of(cls, grader: "GraderSpec | None") -> "Grader | None":
         """Return a grader as it is, or make one of a function, a path, a name or a mapping. None for None.
 
         Args:
             grader: A function, the path of a function or of a grader, the name of an installed grader, or a mapping
                 with its `name` and options: `{"name": "judge", "rubric": "..."}`.
-            registry: Where names are looked up; None for what is installed.
 
         Raises:
             RegistryError: When there is no such grader, or it does not take the options.
             ValueError: When an option has a value that the grader refuses.
         """
         if isinstance(grader, Mapping) or (isinstance(grader, str) and ":" not in grader):
-            registry = default_registry() if registry is None else registry
-            return registry.build("graders", grader, expected=Grader)
+            return default_registry().build("graders", grader, expected=Grader)
         found = load_object(grader) if isinstance(grader, str) else grader
         return found if found is None or isinstance(found, Grader) else cls(found)
 

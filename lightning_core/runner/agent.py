@@ -7,7 +7,7 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -129,9 +129,6 @@ class LitAgentRunner(Runner[T_task]):
     """Makes the key of an attempt, by the ids of its rollout and of itself, where this process can. Else the store's
     server gives it with the claim."""
 
-    statistics: Callable[[], Mapping[str, Any]] = dict
-    """Returns what its heartbeats say besides how the machine does."""
-
     def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         self._agent = agent
         self._hooks = Hooks.of(hooks)
@@ -144,7 +141,6 @@ class LitAgentRunner(Runner[T_task]):
             f"{worker_prefix.get()}-{worker_id}",
             store,
             interval_seconds=self.heartbeat_interval,
-            statistics=self.statistics,
         )
         self.tracer.init_worker(worker_id, store)
         remember_environment()
@@ -228,7 +224,6 @@ class LitAgentRunner(Runner[T_task]):
 
     async def _claim(self, stop: "asyncio.Future[Any]") -> AttemptedRollout | None:
         """Return the next rollout; None when it is time to stop."""
-        await self.heartbeats.tell()  # first: nothing is left to tell when the run has ended
         while not stop.done():
             request_id = secrets.token_hex(12)
             claim = asyncio.ensure_future(

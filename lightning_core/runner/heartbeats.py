@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -287,7 +287,6 @@ class Heartbeats:
         worker_id: The worker.
         store: Where to send them.
         interval_seconds: The longest time between two of them; 0 for none.
-        statistics: Returns what else they say; `tell` sends one when that has changed.
     """
 
     def __init__(
@@ -296,10 +295,7 @@ class Heartbeats:
         store: LightningStore,
         *,
         interval_seconds: float,
-        statistics: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._statistics = statistics
-        self._told: Mapping[str, Any] = {}
         self.worker_id = worker_id
         self._assignments: dict[str, Assignment] = {}
         self._hurry: Callable[[], object] | None = None  # lets `_beat_on` compute its pause anew
@@ -313,11 +309,6 @@ class Heartbeats:
         self._has_failed = False
         self._blocks = 0
         self._running = AsyncExitStack()
-
-    async def tell(self) -> None:
-        """Send one if the statistics have changed. A worker that sends none has no lease, and gets none by this."""
-        if self._interval_seconds > 0 and self._statistics() != self._told:
-            await self._beat(FIRST_SECONDS)
 
     @contextmanager
     def working_on(self, assignment: Assignment) -> Iterator[None]:
@@ -359,8 +350,7 @@ class Heartbeats:
                 running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
                 self._hurry = None
                 await running.aclose()
-                is_new = self._abandoned_agents or self._statistics() != self._told
-                if is_new and self._interval_seconds > 0:
+                if self._abandoned_agents and self._interval_seconds > 0:
                     await self._beat(LAST_SECONDS)
 
     def _pause_seconds(self) -> float:
@@ -388,10 +378,8 @@ class Heartbeats:
                 self._hurry = None
 
     async def _beat(self, timeout_seconds: float) -> None:
-        told = self._statistics()
         stats = {
             **system_snapshot(),
-            **told,
             "abandoned_agents": self._abandoned_agents,
             "dropped_spans": self._dropped_spans,
         }
@@ -400,7 +388,6 @@ class Heartbeats:
                 assignments = tuple(self._assignments.values())
                 attempts = [(each.rollout_id, each.attempt_id) for each in assignments]
                 await self._store.update_worker(self.worker_id, stats, attempts=attempts)
-                self._told = told
                 for assignment in assignments:
                     await assignment.look()
             self._has_failed = False

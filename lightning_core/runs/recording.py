@@ -20,7 +20,7 @@ from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.own_calls import cancel_own_calls, is_of_algorithm
 from lightning_core.errors import AlgorithmError, RunFolderError, StoreError, first_fault
 from lightning_core.plugins import Hooks
-from lightning_core.registry import Registry
+from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import Continuation, Manifest, Origin, changes_since, now, write_atomically
 from lightning_core.runs.metrics import MetricsFile, merged
@@ -131,7 +131,7 @@ class Recording:
             self.close()
             raise
 
-    def make_store(self, registry: Registry) -> LightningStore:
+    def make_store(self) -> LightningStore:
         """Make, or open, a store in the folder: of SQLite where lightning-sqlite is installed, else one in memory.
 
         Raises:
@@ -143,8 +143,8 @@ class Recording:
             raise RunFolderError(
                 f"run {folder.run_id} was kept in a store that it was given, not in its folder; give that store"
             )
+        registry, name = default_registry(), "memory"
         options: dict[str, Any] = {"run_id": folder.run_id}
-        name = "memory"
         durable = [component for component in registry.components("stores") if component.name == DURABLE]
         if durable or before is not None:
             name, options["path"] = DURABLE, folder.store_file
@@ -320,14 +320,13 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def start_recording(
-    place: str | os.PathLike[str] | RunFolder, store: LightningStore | None, *, registry: Registry
+    place: str | os.PathLike[str] | RunFolder, store: LightningStore | None
 ) -> tuple[Recording, LightningStore]:
     """Begin to record a run.
 
     Args:
         place: The folder of all runs; or that of one, to go on with it.
         store: Where the run is kept; None for a store in its folder.
-        registry: Where that is looked up.
 
     Returns:
         The recording, and the store of the run.
@@ -339,7 +338,7 @@ def start_recording(
     recording = Recording(_folder_at(place, None if store is None else store.run_id))
     try:
         if store is None:
-            return recording, recording.make_store(registry)
+            return recording, recording.make_store()
         return recording, store.for_run(place.run_id) if isinstance(place, RunFolder) else store
     except BaseException:
         recording.close()

@@ -5,12 +5,12 @@ import math
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -43,15 +43,10 @@ from lightning_core.types import (
     Resource,
     Rollout,
     Span,
-    Worker,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-FAILED_HOOKS: Final = "failed_hooks"
-"""Where a heartbeat says which plugins have failed in its process: a list of mappings with `plugin`, `hook`, `cause`
-and `count`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,43 +128,21 @@ class FailedHook:
     """How often it raised during the run."""
 
 
-def failed_hooks(
-    before: Sequence[HookFailure], after: Sequence[HookFailure], *, workers: Iterable[Worker] = ()
-) -> list[FailedHook]:
-    """Return what has failed between two moments, and the plugins that could not be loaded at all.
+def failed_hooks(before: Sequence[HookFailure], after: Sequence[HookFailure]) -> list[FailedHook]:
+    """Return what has failed in this process between two moments, and the plugins that could not be loaded at all.
 
     Args:
         before: What `Hooks.failures` said at the first moment.
         after: What it said at the second one.
-        workers: Those of the run; their heartbeats tell what has failed in other processes.
     """
     counts: dict[tuple[str, str | None], int] = {
         (failure.plugin, failure.hook): failure.count for failure in before if failure.hook is not None
     }
-    found = {
-        (failure.plugin, failure.hook): FailedHook(failure.plugin, failure.hook, _in_one_line(failure.error), count)
+    return [
+        FailedHook(failure.plugin, failure.hook, _in_one_line(failure.error), count)
         for failure in after
         if (count := failure.count - counts.get((failure.plugin, failure.hook), 0)) > 0
-    }
-    for each in _elsewhere(workers):
-        known = found.get((each.plugin, each.hook))
-        if known is None:
-            found[each.plugin, each.hook] = each
-        elif each.hook is not None:  # a plugin that cannot be loaded is one plugin, in however many processes
-            found[each.plugin, each.hook] = replace(known, count=known.count + each.count)
-    return list(found.values())
-
-
-def _elsewhere(workers: Iterable[Worker]) -> Iterable[FailedHook]:
-    """Return what has failed in each other process, the most that one of its workers tells."""
-    found: dict[tuple[str, str, str | None], FailedHook] = {}
-    for worker in workers:
-        for told in (worker.heartbeat_stats or {}).get(FAILED_HOOKS, ()):
-            failed = FailedHook(**told)
-            process, _, _ = worker.worker_id.rpartition("-")  # its number among those of the process
-            key = process, failed.plugin, failed.hook
-            found[key] = max(failed, found.get(key, failed), key=lambda each: each.count)
-    return found.values()
+    ]
 
 
 def _in_one_line(error: Exception) -> str:
@@ -276,7 +249,7 @@ class FitResult:
     dropped_spans: int = 0
     """What those emitted afterwards, as far as it was known at the end."""
     failed_hooks: Sequence[FailedHook] = ()
-    """Plugins that raised when they were told something, in the order of their first failures."""
+    """Plugins that raised in this process when they were told something, in the order of their first failures."""
     comparison: Comparison | None = None
     """The rewards of the initial resources and of the best, with their uncertainty; None when there were none."""
     usage: RunUsage = field(default_factory=RunUsage)

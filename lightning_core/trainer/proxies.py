@@ -10,7 +10,7 @@ from lightning_core.errors import ConfigError, InvalidOptions, LightningError, R
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy, leads
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy, flush_calls
-from lightning_core.registry import Registry, load_object
+from lightning_core.registry import default_registry, load_object
 from lightning_core.runs.result import was_cut_off
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM
@@ -23,9 +23,7 @@ MAIN_LLM = "main_llm"
 _FORMS = "a ModelProxy, its options such as {'model_list': [...]}, the URL of one that runs by itself, or True"
 
 
-def make_proxy(
-    spec: object, *, store: LightningStore, strategy: ExecutionStrategy, registry: Registry
-) -> ModelProxy | None:
+def make_proxy(spec: object, *, store: LightningStore, strategy: ExecutionStrategy) -> ModelProxy | None:
     """Make the proxy of a trainer's runs.
 
     One that is made here listens where the strategy's store does, and has a key of its own wherever the keys of
@@ -37,7 +35,6 @@ def make_proxy(
             the path of a class or an instance; None or False for none.
         store: The trainer's.
         strategy: Where runners live.
-        registry: Where proxies and their backends are found.
 
     Raises:
         ConfigError: Begins with `llm_proxy`, and says what is wrong: an option, the model list, a backend.
@@ -50,8 +47,8 @@ def make_proxy(
         if isinstance(spec, ModelProxy):
             proxy = spec
         else:
-            kind, options = _kind(spec, registry)
-            proxy = kind.from_spec(options, store=store, strategy=strategy, registry=registry)
+            kind, options = _kind(spec)
+            proxy = kind.from_spec(options, store=store, strategy=strategy)
     except InvalidOptions:  # of the proxy itself
         raise
     except (ConfigError, RegistryError) as exc:
@@ -65,7 +62,7 @@ def make_proxy(
     return proxy
 
 
-def _kind(spec: object, registry: Registry) -> tuple[type[ModelProxy], object]:
+def _kind(spec: object) -> tuple[type[ModelProxy], object]:
     if isinstance(spec, type) and issubclass(spec, ModelProxy):
         return spec, True
     if spec is not True and not isinstance(spec, str | Mapping):
@@ -73,7 +70,7 @@ def _kind(spec: object, registry: Registry) -> tuple[type[ModelProxy], object]:
     name = "proxy"
     if isinstance(spec, Mapping) and "name" in spec:
         name, spec = str(spec["name"]), {key: value for key, value in spec.items() if key != "name"}
-    kind = registry.load("proxies", name)
+    kind = default_registry().load("proxies", name)
     if not (isinstance(kind, type) and issubclass(kind, ModelProxy)):
         raise ConfigError(f"the proxy {name!r} is {kind!r}; it is to be a class that derives from ModelProxy")
     return kind, spec

@@ -227,8 +227,7 @@ class Run:
         usage = await sum_usage(store, rollouts)
         if metrics := usage.metrics:
             self._progress(metrics)
-        workers = await store.query_workers()
-        stats = [worker.heartbeat_stats or {} for worker in workers]
+        stats = [worker.heartbeat_stats or {} for worker in await store.query_workers()]
         # Of an algorithm that takes longer to end than it may, too.
         initial = self.algorithm.get_initial_resources() if self._is_led else self._initial
         best = self._progress.best_resources
@@ -243,7 +242,7 @@ class Run:
             duration_seconds=time.monotonic() - self._started,
             abandoned_agents=sum(each.get("abandoned_agents", 0) for each in stats),
             dropped_spans=sum(each.get("dropped_spans", 0) for each in stats),
-            failed_hooks=failed_hooks(self._failed_before, self.hooks.failures, workers=workers),
+            failed_hooks=failed_hooks(self._failed_before, self.hooks.failures),
             comparison=await compare(store, rollouts, initial=initial, best=best),
             usage=usage,
             budget=None if self.budget is None else self.budget.use,

@@ -1,16 +1,15 @@
 """The runners' side of a run: in this process, or sent to others."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
-from lightning_core.registry import Registry
+from lightning_core.registry import default_registry
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.runner.base import StopEvent
-from lightning_core.runs.result import FAILED_HOOKS, failed_hooks
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 
@@ -27,8 +26,6 @@ class RunnerFactory:
     """How many rollouts each runner runs; None for no limit."""
     reward: Grader | None
     """Scores what the agent returned; None where agents score themselves."""
-    registry: Registry
-    """Where names are looked up."""
 
     def __call__(self) -> Runner:
         """Make one runner.
@@ -40,7 +37,7 @@ class RunnerFactory:
             return LitAgentRunner(self.tracer, self.max_rollouts, reward=self.reward)
         options = {"tracer": self.tracer, "max_rollouts": self.max_rollouts, "reward": self.reward}
         given = {name: option for name, option in options.items() if option is not None}
-        return self.registry.build("runners", self.spec, expected=Runner, defaults=given)
+        return default_registry().build("runners", self.spec, expected=Runner, defaults=given)
 
 
 @dataclass(eq=False, repr=False)
@@ -68,11 +65,8 @@ class RunnersSide:
         runner = self.make_runner()
         if self.trainer is not None:
             self.agent.set_trainer(self.trainer)
-        if isinstance(runner, LitAgentRunner):
-            if self.proxy is not None:
-                runner.mint_key = self.proxy.attempt_key
-            if self.trainer is None:  # it does not see what fails here
-                runner.statistics = self.statistics
+        if isinstance(runner, LitAgentRunner) and self.proxy is not None:
+            runner.mint_key = self.proxy.attempt_key
         with runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=worker_id):
             await (runner.iter() if event is None else runner.iter(event=event))
 
@@ -80,8 +74,3 @@ class RunnersSide:
     def key(self) -> str | None:
         """What the keys of attempts are made of, where the model proxy wants such keys."""
         return None if self.proxy is None else self.proxy.key
-
-    def statistics(self) -> dict[str, Any]:
-        """Return what plugins have failed at in this process, for the heartbeats of its workers."""
-        failed = [asdict(each) for each in failed_hooks([], self.hooks.failures)]
-        return {FAILED_HOOKS: failed} if failed else {}

@@ -22,7 +22,7 @@ from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy, leads
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks, in_sequence
-from lightning_core.registry import Kind, Registry, Spec, default_registry
+from lightning_core.registry import Kind, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.first_rollouts import FirstRollouts
@@ -81,7 +81,6 @@ class Trainer:
             themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         loggers: Where the run's numbers are written, too, such as `["tensorboard"]`; see `RunLogger`.
-        registry: Where names are looked up; None for what is installed.
         port: Where a strategy that serves the store listens; without a strategy that is `processes`. A warning with
             any other.
         run_dir: The folder in which each run gets a folder of its own, as `runs`; or a `RunFolder`, that of a run that
@@ -131,7 +130,6 @@ class Trainer:
         reward: GraderSpec | None = None,
         hooks: object = (),
         loggers: Sequence[Spec[RunLogger]] = (),
-        registry: Registry | None = None,
         port: int | None = None,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
         llm_proxy: Spec[ModelProxy] | bool | None = None,
@@ -139,7 +137,6 @@ class Trainer:
         stop_on_identical_failures: bool = True,
         progress: "bool | Display | None" = None,
     ) -> None:
-        self._registry = default_registry() if registry is None else registry
         self._runner = runner
         self.max_rollouts = max_rollouts
         _check_prompts(initial_resources)
@@ -148,7 +145,7 @@ class Trainer:
         if keep_spans is not None and keep_spans < 1:
             raise ConfigError(f"keep_spans is {keep_spans}; it is a number of steps from 1 on, or None to keep all")
         self.keep_spans = keep_spans
-        self.reward = None if reward is None else Grader.of(reward, registry=self._registry)
+        self.reward = None if reward is None else Grader.of(reward)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
         )
@@ -185,13 +182,13 @@ class Trainer:
         self.llm_proxy: ModelProxy | None = None
         """The model proxy, or None."""
         if llm_proxy is not None:
-            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+            self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy)
         self._budget = None
         if budget is not None or self.llm_proxy is not None:
             self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)] if loggers else []
-        self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
+        self.hooks = Hooks([*self._plugins, *built], load_entry_points=True)
         self._stop_on_identical_failures = stop_on_identical_failures
         self._progress = progress
         self._first_run_id: str | None = None
@@ -299,7 +296,7 @@ class Trainer:
         return budget
 
     def _runner_factory(self) -> RunnerFactory:
-        return RunnerFactory(self._runner, self.tracer, self.max_rollouts, self.reward, self._registry)
+        return RunnerFactory(self._runner, self.tracer, self.max_rollouts, self.reward)
 
     def _next_store(self) -> LightningStore:
         """Return the store of a new run.
@@ -316,7 +313,7 @@ class Trainer:
             if isinstance(place, RunFolder):  # for the first run; the next one is beside it
                 self._run_dir = place.path.parent
             own = self.store if self._has_store else None
-            self.recording, self.store = start_recording(place, own, registry=self._registry)
+            self.recording, self.store = start_recording(place, own)
         return self.store
 
     def _next_display(self) -> "Display | None":
@@ -447,7 +444,7 @@ class Trainer:
 
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         unnamed = "triplet" if kind == "adapters" else None
-        return self._registry.build(kind, spec, expected=expected, defaults=defaults or {}, unnamed=unnamed)
+        return default_registry().build(kind, spec, expected=expected, defaults=defaults or {}, unnamed=unnamed)
 
 
 @functools.cache

@@ -365,28 +365,6 @@ async def test_idle_heartbeat_that_hangs_does_not_hold_up_those_of_the_next_clai
     assert "the store did not answer within 0.02 s" in caplog.text
 
 
-@IN_THREAD_OR_LOOP
-async def test_changed_statistics_are_told_before_more_work_is_claimed_and_at_the_end() -> None:
-    store, told, statistics = HeardStore(), list[Any](), dict[str, int]()
-
-    @rollout
-    async def agent(task: Any) -> float:
-        (worker,) = await store.query_workers()
-        told.append((worker.heartbeat_stats or {}).get("failed"))
-        statistics["failed"] = statistics.get("failed", 0) + 1
-        return 1.0
-
-    runner = LitAgentRunner(OtelTracer(), max_rollouts=3, heartbeat_interval=100)
-    runner.statistics = lambda: {**statistics}
-    for task in range(3):
-        await store.enqueue_rollout(task)
-    with runner.run_context(agent=agent, store=store, worker_id=7):
-        await runner.iter()
-    (worker,) = await store.query_workers()
-    assert [*told, (worker.heartbeat_stats or {})["failed"]] == [None, 1, 2, 3]
-    assert len(store.threads) == 4
-
-
 # What a heartbeat finds out
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from lightning_core import Trainer, rollout
 from lightning_core.algorithm import Baseline
-from lightning_core.errors import InvalidComponent, UnknownComponent
+from lightning_core.errors import InvalidComponent
 from lightning_core.execution import LocalStrategy
-from lightning_core.registry import Registry
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
@@ -47,11 +46,6 @@ FORMS: list[tuple[str, Callable[[], object]]] = [
 def test_every_component_is_taken_in_every_form(component: str, given: Callable[[], object]) -> None:
     result = Trainer(**{"algorithm": "baseline", component: given()}).fit(solve, [1.0, 0.0])
     assert result.metrics == {"train_reward": 0.5}
-
-
-def test_names_are_looked_up_in_the_registry_that_is_given() -> None:
-    with pytest.raises(UnknownComponent, match=r"named '.*'; installed: none"):
-        Trainer(algorithm="baseline", registry=Registry([]))
 
 
 @pytest.mark.parametrize(

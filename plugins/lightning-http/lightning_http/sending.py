@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning_core.errors import ExecutionError, UnknownComponent
 from lightning_core.plugins import Hooks
-from lightning_core.registry import default_registry, load_object
+from lightning_core.registry import load_object
 from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types.hook import Hook
 
@@ -148,7 +148,7 @@ def _parts(side: RunnersSide) -> tuple[Sequence[bytes], Sequence[bytes], int | N
 
 def _arrived(sent: Sequence[bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
     agent, spec, tracer, reward = map(unpacked, sent)
-    factory = RunnerFactory(spec, tracer, max_rollouts, reward, default_registry())
+    factory = RunnerFactory(spec, tracer, max_rollouts, reward)
     own = [unpacked(plugin) for plugin in plugins]
     hooks = Hooks(own, load_entry_points=True).only(lambda plugin: not stays_with_algorithm(plugin))
     return RunnersSide(agent, factory, own, hooks)

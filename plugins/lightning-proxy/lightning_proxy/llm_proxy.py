@@ -154,13 +154,13 @@ class LLMProxy(AddressedProxy):
         self._changing = asyncio.Lock()
 
     @classmethod
-    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
+    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object) -> ModelProxy:
         """See `ModelProxy.from_spec`. The URL of a proxy makes a `RemoteProxy`."""
         options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
         if isinstance(spec, str) or "url" in options:
-            return RemoteProxy.from_spec(spec, store=store, strategy=strategy, registry=registry)
+            return RemoteProxy.from_spec(spec, store=store, strategy=strategy)
         cls._check(options)
-        defaults = {"store": store, "registry": registry, **_where(strategy), **_key(options, store, strategy)}
+        defaults = {"store": store, **_where(strategy), **_key(options, store, strategy)}
         options = {**defaults, **options}
         if options.get("host") in ("0.0.0.0", "::") and not options.get("public_url"):
             logger.warning(

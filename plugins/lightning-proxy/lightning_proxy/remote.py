@@ -15,7 +15,7 @@ from lightning_http.web_pages import url_of
 from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, Fault, ProxyError, StoreUnavailable
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
-from lightning_core.registry import Registry, check_options
+from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, ProxyLLM, Resource
 from lightning_proxy.jsons import dump, parse_object
@@ -190,7 +190,7 @@ class RemoteProxy(AddressedProxy):
         self._sessions = Sessions()
 
     @classmethod
-    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
+    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object) -> ModelProxy:
         """See `ModelProxy.from_spec`: the URL, or that and the key by name."""
         options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {"url": spec}
         check_options("llm_proxy", options, cls)
