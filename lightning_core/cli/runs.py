@@ -11,7 +11,6 @@ from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lightning_core.cli.run_report import LoadedRun
     from lightning_core.runs.folder import RunFolder
 
 
@@ -54,7 +53,6 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
     metavar="AGE",
     help="All runs that succeeded, and ended so long ago, such as 30d, 12h or 2w.",
 )
-@click.option("--all", "also_resumable", is_flag=True, help="With --older-than: also those that could be resumed.")
 @runs_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
@@ -62,7 +60,6 @@ def rm(
     outer: Path | None,
     run: tuple[str, ...],
     older_than: str | None,
-    also_resumable: bool,
     runs_dir: Path | None,
     yes: bool,
 ) -> None:
@@ -77,16 +74,10 @@ def rm(
 
     if (older_than is None) == (not run):
         raise ConfigError("name runs to remove, or say --older-than AGE; one of the two")
-    if also_resumable and older_than is None:
-        raise ConfigError("--all goes with --older-than AGE")
     root = runs_root(runs_dir or outer)
-    if older_than is None:
-        found = [find_run(root, each) for each in run]
-    else:
-        found = _ended_before(root, older_than, also_resumable=also_resumable)
+    found = [find_run(root, each) for each in run] if older_than is None else _ended_before(root, older_than)
     if not found:
-        which = "ended" if also_resumable else "succeeded"
-        click.echo(f"no run {which} {older_than} ago, or before")
+        click.echo(f"no run succeeded {older_than} ago, or before")
     folders = {folder.path: folder for folder in found}
     for folder in folders.values():
         folder.check_removable()
@@ -99,8 +90,8 @@ def rm(
 _HOURS = {"h": 1, "d": 24, "w": 168}
 
 
-def _ended_before(root: Path, age: str, *, also_resumable: bool) -> "list[RunFolder]":
-    """Return the runs that ended so long ago; one that was killed did when it last wrote."""
+def _ended_before(root: Path, age: str) -> "list[RunFolder]":
+    """Return the runs that succeeded, and ended so long ago."""
     from lightning_core.cli.run_report import load_runs
     from lightning_core.runs.manifest import now
 
@@ -112,12 +103,5 @@ def _ended_before(root: Path, age: str, *, also_resumable: bool) -> "list[RunFol
     return [
         each.folder
         for each in loaded
-        if each.standing != "running" and (also_resumable or not each.manifest.can_be_resumed) and _end_of(each) < since
+        if each.standing == "succeeded" and each.manifest.end is not None and each.manifest.end.timestamp() < since
     ]
-
-
-def _end_of(run: "LoadedRun") -> float:
-    if run.manifest.end is not None:
-        return run.manifest.end.timestamp()
-    folder = run.folder.path
-    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

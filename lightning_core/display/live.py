@@ -1,12 +1,11 @@
-"""Displays of a run: a panel on a terminal or in a notebook, lines elsewhere."""
+"""Displays of a run: a panel on a terminal, lines elsewhere."""
 
-import io
 import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -174,50 +173,6 @@ class LiveDisplay(TimedDisplay):
             live.stop()
 
 
-class NotebookDisplay(TimedDisplay):
-    """A panel in the output of a notebook's cell; at the end, the summary in its place."""
-
-    def __init__(self, standing: Standing | None = None) -> None:
-        self._text = io.StringIO()
-        console = Console(
-            file=self._text, record=True, width=110, force_jupyter=False, markup=False, emoji=False, highlight=False
-        )
-        super().__init__(console, standing)
-
-    def show_result(self, result: FitResult) -> None:
-        """Show what came of the run in the cell, where the panel was."""
-        super().show_result(result)
-        self._show()
-
-    def show_report(self, result: FitResult) -> None:
-        """Show the summary again, with where the report is."""
-        super().show_result(result)
-        super().show_report(result)
-        self._show()
-
-    def _open(self) -> None:
-        self._shown: Any = None
-        self._draw()
-
-    def _draw(self) -> None:
-        self.console.print(self.panel())
-        self._show()
-
-    def _show(self) -> None:
-        from IPython.display import HTML, display  # type: ignore[import-not-found, unused-ignore]  # there is a kernel
-
-        page = HTML(self.console.export_html(inline_styles=True, code_format=_CELL))
-        self._text.seek(0)
-        self._text.truncate()
-        if self._shown is None:
-            self._shown = display(page, display_id=True)
-        else:
-            self._shown.update(page)
-
-
-_CELL = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
-
-
 class LineDisplay(TimedDisplay):
     """A line every five seconds, when the best changes, and at the first failure of each kind."""
 
@@ -251,24 +206,10 @@ class LineDisplay(TimedDisplay):
         self._print(f"[{now.elapsed_seconds:6.1f} s] {text}")
 
 
-def display_here(*, always: bool) -> Display | None:
-    """Make the display for where this process writes to: a terminal, a notebook, or on request anything else.
-
-    Args:
-        always: Whether to write lines where there is neither a terminal nor a notebook; else there is no display.
-    """
-    if in_notebook():
-        return NotebookDisplay()
+def display_here() -> Display:
+    """Make the display for where this process writes to: a terminal, or anything else."""
     console = plain_console(stderr=True)
-    if console.is_interactive:
-        return LiveDisplay(console)
-    return LineDisplay(console) if always else None
-
-
-def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    return LiveDisplay(console) if console.is_interactive else LineDisplay(console)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

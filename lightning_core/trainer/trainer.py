@@ -97,9 +97,9 @@ class Trainer:
         stop_on_identical_failures: Whether a run ends with `NoRewards` when its first rollouts (two for each runner, at
             least 8) have all failed for the same reason and none has succeeded: the agent raised, returned something
             wrong, ran out of its time, or did not reach its model. An algorithm that is not async is not ended.
-        progress: Whether a run is shown while it goes on, with a summary at its end, as `agl train` shows it. None
-            shows it where stderr is a terminal, and in a notebook. True writes lines to stderr where there is neither.
-            False never shows it. A `Display` is told of the run, and shows what it likes.
+        progress: Whether a run is shown while it goes on, with a summary at its end, as `agl train` shows it: a panel
+            where stderr is a terminal, else lines. None shows it on a terminal and in a notebook, True always, False
+            never. A `Display` is told of the run, and shows what it likes.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
@@ -323,7 +323,7 @@ class Trainer:
         from lightning_core.display.live import Display, display_here  # late: rich takes time
 
         if progress is None or progress is True:
-            return display_here(always=progress is True)
+            return display_here()
         if not isinstance(progress, Display):
             raise InvalidComponent(
                 f"progress is {progress!r}; give True, False, None or a lightning_core.display.live.Display"

@@ -1,7 +1,7 @@
 """`agl serve store` serves a store; `agl worker` works for a run whose store is served elsewhere."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -180,110 +180,33 @@ def store(
 
 @store.command()
 @click.argument("source")
-@click.option("--backend", default="sqlite", show_default=True, help="The store that keeps its data in SOURCE.")
-@click.option(
-    "--content-days",
-    type=click.FloatRange(min=0),
-    metavar="DAYS",
-    help="Also drop what was said in rollouts that ended so many days ago: messages, tokens. Numbers, rewards, "
-    "inputs and recorded failures stay. There is no way back.",
-)
-@click.option("--all", "also_resumable", is_flag=True, help="With --content-days: also of runs that could be resumed.")
 @runs_dir_option
-def compact(source: str, backend: str, content_days: float | None, also_resumable: bool, runs_dir: Path | None) -> None:
+def compact(source: str, runs_dir: Path | None) -> None:
     """Give the room of what was deleted back to the disk.
 
-    SOURCE is a run, or the file of a store. Nothing may use the store meanwhile. Without --all, nothing is dropped of a
-    run that can be resumed, as it did not succeed. In a file that several runs share that is known of those whose
-    folders are among the runs; of others nothing is dropped that have not ended.
+    SOURCE is a run, or the file of a store. Nothing may use the store meanwhile.
 
     \b
     Example:
       agl store compact run-3f2a
-      agl store compact runs/store.db --content-days 30
     """
-    import asyncio
-    import time
-
     from lightning_core.registry import default_registry
-    from lightning_core.runs.folder import RunFolder, find_run, runs_in
+    from lightning_core.runs.folder import find_run
 
-    if also_resumable and content_days is None:
-        raise ConfigError("--all goes with --content-days DAYS")
-    make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
-    if make_smaller is None:
-        raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
-    root = runs_root(runs_dir)
-    folder: RunFolder | None
-    if (path := Path(source)).is_file():
-        folder = RunFolder(path.absolute().parent)
-        folder = folder if path.name == folder.store_file.name and folder.manifest_file.is_file() else None
-    else:
-        folder = find_run(root, source)
-        path = folder.store_file
+    path = Path(source)
+    if not path.is_file():
+        path = find_run(runs_root(runs_dir), source).store_file
+    before = _size(path)
     try:
-        if folder is not None:
-            folder.lock.take()
-            if content_days is not None and not also_resumable and folder.manifest().can_be_resumed:
-                raise ConfigError(
-                    f"{folder.run_id} has not succeeded, and can be resumed, which needs the content; leave out "
-                    "--content-days, or give the resume up with --all"
-                )
-        before = _size(path)
-        if content_days is not None and before:
-            since = time.time() - content_days * 86_400
-            spared = None
-            if not also_resumable and folder is None:
-                spared = {each.run_id for each in runs_in(root) if each.manifest().can_be_resumed}
-            dropped = asyncio.run(_drop_content(backend, path, spared, since))
-            click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
-        make_smaller(path)
+        default_registry().load("stores", "sqlite").compact(path)
     except StoreError as exc:  # such as one that another process uses
         raise ConfigError(str(exc)) from exc
-    finally:
-        if folder is not None:
-            folder.lock.release()
     click.echo(f"{path} has {_size(path) / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
 
 
 def _size(path: Path) -> int:
     """Return the bytes of a store, with its log of what is not yet in the file itself."""
     return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.is_file())
-
-
-async def _drop_content(backend: str, path: Path, spared: Collection[str] | None, since: float) -> int:
-    """Drop the content of rollouts that ended before a time: of runs that have ended and are not `spared`.
-
-    Args:
-        backend: The store.
-        path: Its file.
-        spared: Ids of runs; None to drop the content of every run.
-        since: Seconds since the epoch.
-
-    Returns:
-        How many had some.
-    """
-    from lightning_core.lifecycle import ENDED
-    from lightning_core.registry import default_registry
-    from lightning_core.store.base import LightningStore
-    from lightning_core.store.run_end import has_ended
-
-    spec = {"name": backend, "path": str(path)}
-    opened = default_registry().build("stores", spec, expected=LightningStore)
-    dropped = 0
-    try:
-        for run_id in await opened.kept_runs():
-            view = opened.for_run(run_id)
-            if spared is not None and (run_id in spared or not await has_ended(view)):
-                continue
-            offset = 0
-            while rollouts := await view.query_rollouts(status_in=sorted(ENDED), limit=PAGE_SIZE, offset=offset):
-                offset += len(rollouts)
-                old = [found.rollout_id for found in rollouts if found.end_time is not None and found.end_time <= since]
-                dropped += await view.drop_content(old)
-    finally:
-        await opened.aclose()
-    return dropped
 
 
 def _options(settings: Iterable[str]) -> dict[str, Any]:

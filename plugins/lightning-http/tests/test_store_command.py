@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -15,10 +14,8 @@ from process_fixtures import environment, serving
 from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied
 from lightning_core.runs.folder import RunFolder
-from lightning_core.runs.manifest import Manifest, Origin, now
-from lightning_core.testing import FakeClock
 from lightning_core.testing.store.base import span_of
-from lightning_core.types import EnqueueRolloutRequest, OtelResource
+from lightning_core.types import EnqueueRolloutRequest
 
 
 def refused(*arguments: str) -> str:
@@ -138,95 +135,29 @@ def test_a_wrong_argument_is_one_line_and_status_2(arguments, message):
     assert message in refused(*arguments)
 
 
-def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_smaller(tmp_path):
-    """What `agl runs` knows as interrupted has ended, too, but can be resumed."""
-    sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
-    path = tmp_path / "store.db"
-    runs = ("ended", "goes-on", "interrupted")
-    write_manifest(RunFolder.create(tmp_path / "runs", "interrupted"), "interrupted")
-
-    async def fill(now: float) -> None:
-        clock = FakeClock(now)
-        store = sqlite.SqliteLightningStore(path, clock=clock)
-        for said in ("old", "new"):
-            for run_id in runs:
-                view = store.for_run(run_id)
-                rollout = await view.start_rollout(said)
-                resource = OtelResource(attributes={"process.command_args": f"{run_id} said {said}"})
-                attributes = {"text": os.urandom(50_000).hex(), "number": 1}
-                await view.add_span(span_of(rollout, attributes=attributes).model_copy(update={"resource": resource}))
-                await view.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-            await clock.advance(20 * 86_400)
-        for run_id in ("ended", "interrupted"):
-            await store.for_run(run_id).end_run()
-        await store.aclose()
-
-    async def read() -> dict[tuple[str, str], bool]:
-        store = sqlite.SqliteLightningStore(path)
-        found = {}
-        for run_id in runs:
-            view = store.for_run(run_id)
-            for rollout in await view.query_rollouts():
-                (span,) = await view.query_spans(rollout.rollout_id)
-                assert span.attributes["number"] == 1
-                found[run_id, rollout.input] = "text" in span.attributes
-        await store.aclose()
-        return found
-
-    asyncio.run(fill(time.time() - 120 * 86_400))
-    before = path.stat().st_size
-    command = ["store", "compact", str(path), "--content-days", "110", "--runs-dir", str(tmp_path / "runs")]
-    done = CliRunner().invoke(agl, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "dropped the content of 1 rollout"
-    again = CliRunner().invoke(agl, command, catch_exceptions=False)
-    assert again.stdout.splitlines()[0] == "dropped the content of 0 rollouts"
-    assert asyncio.run(read()) == {
-        ("ended", "old"): False,
-        ("ended", "new"): True,
-        **{(run_id, said): True for run_id in ("goes-on", "interrupted") for said in ("old", "new")},
-    }
-    everything = CliRunner().invoke(agl, [*command, "--all"], catch_exceptions=False)
-    assert everything.stdout.splitlines()[0] == "dropped the content of 2 rollouts"
-    assert [said for said, has_content in asyncio.run(read()).items() if has_content] == [(run, "new") for run in runs]
-    assert path.stat().st_size < before
-    assert b"ended said new" in path.read_bytes()
-    assert b"ended said old" not in path.read_bytes()
-
-
-def write_manifest(folder, outcome):
-    stored = {"store": "sqlite", "store_file": "store.db", "origin": Origin()}
-    manifest = Manifest(run_id=folder.run_id, algorithm="baseline", outcome=outcome, start=now(), **stored)
-    manifest.write(folder.manifest_file)
-
-
-@pytest.mark.parametrize("named", ["run", "file"])
-def test_compact_drops_nothing_of_a_run_that_can_be_resumed(tmp_path, named):
+def test_compact_makes_the_file_of_a_run_smaller(tmp_path):
     sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
     folder = RunFolder.create(tmp_path, "run-1f")
-    write_manifest(folder, "interrupted")
+    folder.manifest_file.write_text("{}")
 
     async def fill() -> None:
         store = sqlite.SqliteLightningStore(folder.store_file, run_id="run-1f")
         rollout = await store.start_rollout("task")
-        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-        await store.end_run()
+        await store.add_span(span_of(rollout, attributes={"text": os.urandom(50_000).hex()}))
+        await store.delete_rollouts([rollout.rollout_id])
         await store.aclose()
 
     asyncio.run(fill())
-    source = str(folder.path if named == "run" else folder.store_file)
-    done = CliRunner().invoke(agl, ["store", "compact", source, "--content-days", "0"])
-    assert done.exit_code == 2
-    assert "run-1f has not succeeded, and can be resumed" in done.stderr
-    alone = CliRunner().invoke(agl, ["store", "compact", source, "--all"])
-    assert "--all goes with --content-days DAYS" in alone.stderr
-    assert CliRunner().invoke(agl, ["store", "compact", source]).exit_code == 0
+    before = folder.store_file.stat().st_size
+    done = CliRunner().invoke(agl, ["store", "compact", "1f", "--runs-dir", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert folder.store_file.stat().st_size < before
 
 
 def test_compact_leaves_a_store_that_is_used(tmp_path):
     pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
     path = str(tmp_path / "store.db")
     with serving("--backend", "sqlite", "--path", path):
-        done = CliRunner().invoke(agl, ["store", "compact", path, "--content-days", "1"])
+        done = CliRunner().invoke(agl, ["store", "compact", path])
     assert done.exit_code == 2
     assert re.search("locked|in use", done.stderr), done.stderr
