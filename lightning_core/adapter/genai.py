@@ -20,7 +20,6 @@ LOGPROBS_CONTENT = "logprobs.content"
 OPERATION_NAME = "gen_ai.operation.name"
 INFERENCE_OPERATIONS = frozenset({"chat", "completion", "generate_content", "responses", "text_completion"})
 """The values of `OPERATION_NAME` that mean a model call; others are agents, tools and embeddings."""
-PROVIDER_NAME = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 RESPONSE_ID = "gen_ai.response.id"

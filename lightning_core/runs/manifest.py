@@ -129,11 +129,6 @@ class Manifest(BaseModel):
             return {**given, "result": {**known, **given["result"]}}
         return given
 
-    @property
-    def can_be_resumed(self) -> bool:
-        """Whether there is more to do, so that the content of its rollouts is needed."""
-        return self.outcome != "succeeded"
-
     @classmethod
     def read(cls, path: Path) -> "Manifest":
         """Read one.

@@ -210,7 +210,7 @@ def test_without_lightning_sqlite_it_is_said_in_one_line_that_the_run_is_kept_in
     run: Agl, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = Registry(blocked=["lightning-sqlite"])
-    for module in ("lightning_core.cli.job", "lightning_core.trainer.trainer", "lightning_core.config.components"):
+    for module in ("lightning_core.cli.job", "lightning_core.runs.recording", "lightning_core.config.components"):
         monkeypatch.setattr(f"{module}.default_registry", lambda: registry)
     Path("config.yaml").write_text(CONFIG.format(algorithm="baseline"))
     result = run("train", "config.yaml")

@@ -144,6 +144,7 @@ def test_compact_makes_the_file_of_a_run_smaller(tmp_path):
         store = sqlite.SqliteLightningStore(folder.store_file, run_id="run-1f")
         rollout = await store.start_rollout("task")
         await store.add_span(span_of(rollout, attributes={"text": os.urandom(50_000).hex()}))
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
         await store.delete_rollouts([rollout.rollout_id])
         await store.aclose()
 
