@@ -147,20 +147,7 @@ def plain_console(*, stderr: bool = False, file: TextIO | None = None) -> "Conso
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: for people on a terminal, else in columns two spaces apart, for `grep`, `awk` and files."""
-    if sys.stdout.isatty():
-        # Late: a script does not wait for it.
-        from rich.box import SIMPLE_HEAD
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for heading in header:
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        Console(markup=False, emoji=False, highlight=False).print(table)
-        return
+    """Print a table in columns two spaces apart, for people, `grep` and `awk`."""
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

@@ -6,7 +6,7 @@ import inspect
 import logging
 import types
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,14 +267,14 @@ def test_a_plugin_that_would_never_be_told_is_refused(plugin: object, problem: s
         Hooks([plugin])
 
 
-def installed(folder: Path, entry_points: str, *, blocked: Sequence[str] = ()) -> Registry:
+def installed(folder: Path, entry_points: str) -> Registry:
     """A registry of one distribution with plugins."""
     information = folder / "somebodys-0.1.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 0.1\n")
     (information / "entry_points.txt").write_text(f"[lightning_core]\n{entry_points}\n")
     [distribution] = importlib.metadata.distributions(path=[str(folder)])
-    return Registry(distribution.entry_points, blocked=blocked)
+    return Registry(distribution.entry_points)
 
 
 def installed_plugin(step: int) -> None:
@@ -291,13 +291,6 @@ async def test_installed_plugins_are_told_after_the_given_ones(tmp_path: Path) -
     assert EVENTS == ["given 1", "installed 1"]
     await Hooks([given], registry=registry).emit("lightning_step_end", step=2, metrics={})
     assert EVENTS[2:] == ["given 2"]
-
-
-async def test_a_blocked_plugin_is_neither_told_nor_a_failure(tmp_path: Path) -> None:
-    registry = installed(tmp_path, f"mine = {__name__}:INSTALLED\nabsent = not_there:plugin", blocked=["somebodys"])
-    hooks = Hooks(load_entry_points=True, registry=registry)
-    await hooks.emit("lightning_step_end", step=1, metrics={})
-    assert (EVENTS, hooks.failures) == ([], [])
 
 
 async def test_an_installed_plugin_that_cannot_be_loaded_is_reported_and_left_out(

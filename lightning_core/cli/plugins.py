@@ -9,8 +9,6 @@ from lightning_core.registry import default_registry
 from lightning_core.texts import print_table
 
 HEADER = ("kind", "name", "distribution", "version", "object", "state")
-USABLE = ("ok", "blocked")
-"""The states of what is as somebody wants it to be."""
 
 
 @click.command()
@@ -25,7 +23,6 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
 
     \b
       ok         nothing, as far as metadata tells; with --check, it can be used
-      blocked    AGL_PLUGINS_BLOCK names it (names, kind:name or distributions, separated by commas)
       duplicate  two distributions have this name
       broken     it cannot be imported (with --check)
 
@@ -44,5 +41,5 @@ def plugins(context: click.Context, check: bool, as_json: bool) -> None:
         print_table(HEADER, [row[: len(HEADER)] for row in rows])
         for problem in dict.fromkeys(filter(None, (component.problem for component in components))):
             click.echo(problem, err=True)
-    if check and any(component.state not in USABLE for component in components):
+    if check and any(component.state != "ok" for component in components):
         context.exit(1)

@@ -1,7 +1,6 @@
 """What is installed: the kinds of components, and from entry points to components, as far as metadata tells."""
 
 import importlib.metadata
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -64,11 +63,10 @@ MEANT: Mapping[Kind, Mapping[str, str]] = {
 }
 """Words that are not names, per kind: what people type, and the name that an error asks for."""
 
-State = Literal["ok", "blocked", "duplicate", "broken"]
+State = Literal["ok", "duplicate", "broken"]
 """How a component stands.
 
 - `ok`: nothing is known against it. Before it was imported, that is not much.
-- `blocked`: `AGL_PLUGINS_BLOCK` names it; it is as if it were not installed.
 - `duplicate`: another distribution offers the same name of the same kind.
 - `broken`: it was imported, and that failed.
 """
@@ -101,19 +99,6 @@ class Component:
         return f"{self.distribution} {self.version}".strip()
 
 
-BLOCK_VARIABLE = "AGL_PLUGINS_BLOCK"
-"""The environment variable that names what to block.
-
-Its entries are separated by commas. Each is the name of a component (of whatever kind), `kind:name`, or the name of a
-distribution, of which all components are blocked then: `agentops,stores:mongo,lightning-verl`.
-"""
-
-
-def _normal(name: str) -> str:
-    """Write a name as package indexes do, so that `Lightning_APO` is `lightning-apo`."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 _NO_ORIGIN = "an unknown distribution"
 
 
@@ -123,17 +108,12 @@ def installed_entry_points() -> list[EntryPoint]:
     return [entry_point for group in GROUPS.values() for entry_point in installed.select(group=group)]
 
 
-def take_inventory(
-    entry_points: Iterable[EntryPoint], blocked: Iterable[str] | None = None
-) -> dict[Kind, list[Component]]:
-    """Return all components per kind, blocked ones too, sorted by name and distribution. Imports none of them.
+def take_inventory(entry_points: Iterable[EntryPoint]) -> dict[Kind, list[Component]]:
+    """Return all components per kind, sorted by name and distribution. Imports none of them.
 
     Args:
         entry_points: What there is; groups that are not ours are ignored.
-        blocked: Entries that block components, as in `AGL_PLUGINS_BLOCK`; None to read them from there.
     """
-    entries = os.environ.get(BLOCK_VARIABLE, "").split(",") if blocked is None else blocked
-    by_name = {_normal(entry): entry for entry in map(str.strip, entries) if entry}
     kinds = {group: kind for kind, group in GROUPS.items()}
     origins: dict[Distribution | None, tuple[str, str]] = {}  # reads a whole METADATA file
     found: dict[Kind, list[Component]] = {kind: [] for kind in KINDS}
@@ -144,8 +124,7 @@ def take_inventory(
             origins[entry_point.dist] = _origin(entry_point.dist)
         distribution, version = origins[entry_point.dist]
         value = entry_point.value.partition("[")[0].strip()
-        component = Component(kind, entry_point.name, distribution, version, value)
-        found[kind].append(_judged(component, by_name))
+        found[kind].append(Component(kind, entry_point.name, distribution, version, value))
     return {kind: _with_duplicates(kind, components) for kind, components in found.items()}
 
 
@@ -157,26 +136,16 @@ def _origin(distribution: Distribution | None) -> tuple[str, str]:
     return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or ""
 
 
-def _judged(component: Component, blocked: Mapping[str, str]) -> Component:
-    names = (f"{component.kind}:{component.name}", component.name, component.distribution)
-    entry = next((blocked[name] for name in map(_normal, names) if name in blocked), None)
-    if entry is None:
-        return component
-    reason = f"{component} is blocked by {entry!r} in {BLOCK_VARIABLE}; take that out to use it"
-    return replace(component, state="blocked", problem=reason)
-
-
 def _with_duplicates(kind: Kind, components: list[Component]) -> list[Component]:
     ordered = sorted(dict.fromkeys(components), key=lambda each: (each.name, each.distribution))
     if kind == "hooks":  # all of them are called; none is chosen by its name
         return ordered
     rivals: dict[str, list[Component]] = defaultdict(list)
     for component in ordered:
-        if component.state == "ok":
-            rivals[component.name].append(component)
+        rivals[component.name].append(component)
     return [
         replace(component, state="duplicate", problem=_duplicate(rivals[component.name]))
-        if component.state == "ok" and len(rivals[component.name]) > 1
+        if len(rivals[component.name]) > 1
         else component
         for component in ordered
     ]
@@ -186,6 +155,6 @@ def _duplicate(rivals: list[Component]) -> str:
     first, *others = rivals
     offers = " and by ".join(f"{each.origin} ({each.value})" for each in rivals)
     return (
-        f"{str(first).partition(' of ')[0]} is offered by {offers}; block one of them with {BLOCK_VARIABLE}, or give "
-        f"its path instead of its name: {others[-1].value!r}"
+        f"{str(first).partition(' of ')[0]} is offered by {offers}; give its path instead of its name, as in "
+        f"{others[-1].value!r}, or uninstall one of them"
     )

@@ -67,28 +67,23 @@ class Registry:
     Args:
         entry_points: What to read; groups that are not ours are ignored. None for everything that is installed,
             which is read once, when it is first needed.
-        blocked: What to treat as not installed, entries as in `AGL_PLUGINS_BLOCK`; None for those of that variable,
-            which is read at the same time.
     """
 
-    def __init__(
-        self, entry_points: Iterable[EntryPoint] | None = None, *, blocked: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, entry_points: Iterable[EntryPoint] | None = None) -> None:
         self._entry_points = None if entry_points is None else tuple(entry_points)
-        self._blocked = None if blocked is None else tuple(blocked)
         self._registrations: list[Registration] = []
 
     def components(self, kind: Kind) -> list[Component]:
         """List what there is of one kind, sorted by name and distribution. Imports nothing.
 
-        Blocked components are left out; duplicate ones are there, and say so.
+        Duplicate ones are there, and say so.
         """
         own = self._own(kind)
-        listed = [each for each in self._installed[kind] if each.state != "blocked" and each.name not in own]
+        listed = [each for each in self._installed[kind] if each.name not in own]
         return sorted([*listed, *own.values()], key=lambda each: (each.name, each.distribution))
 
     def inventory(self) -> list[Component]:
-        """List what is installed of all kinds, blocked components too. Imports nothing."""
+        """List what is installed of all kinds. Imports nothing."""
         return [component for kind in KINDS for component in self._installed[kind]]
 
     def check(self) -> list[Component]:
@@ -107,7 +102,7 @@ class Registry:
         """Import a component and return what its entry point names: a class, a factory or a ready instance.
 
         Raises:
-            UnknownComponent: No installed distribution has this name, or it is blocked.
+            UnknownComponent: No installed distribution has this name.
             BrokenPlugin: The component's module cannot be imported or does not have the object, or its distribution
                 does not fit the core, or several distributions have the name.
         """
@@ -183,7 +178,7 @@ class Registry:
             unnamed: The name that a mapping of options alone is for; None to refuse it.
 
         Raises:
-            UnknownComponent: Nothing has the name or path, or it is blocked.
+            UnknownComponent: Nothing has the name or path.
             BrokenPlugin: It is there, and cannot be used; see `load`.
             InvalidComponent: It is not an `expected`, or `spec` has none of the accepted forms; `InvalidOptions` where
                 options do not fit its signature.
@@ -208,7 +203,7 @@ class Registry:
     @functools.cached_property
     def _installed(self) -> dict[Kind, list[Component]]:
         entry_points = installed_entry_points() if self._entry_points is None else self._entry_points
-        return take_inventory(entry_points, self._blocked)
+        return take_inventory(entry_points)
 
     def _own(self, kind: Kind) -> dict[str, Component]:
         """Return what this process registered, by name; of several with one name the newest."""
@@ -219,12 +214,9 @@ class Registry:
         wanted = ALIASES.get(kind, {}).get(name, name)
         if name in own or wanted in own:
             return own.get(name) or own[wanted]
-        by_state = {each.state: each for each in reversed(self._installed[kind]) if each.name == wanted}
-        if "blocked" in by_state and len(by_state) == 1:
-            raise UnknownComponent(by_state["blocked"].problem)
-        for state in ("ok", "duplicate"):
-            if state in by_state:
-                return by_state[state]
+        for each in self._installed[kind]:
+            if each.name == wanted:
+                return each
         raise UnknownComponent(self._unknown(kind, name, wanted))
 
     def _forget(self, registration: Registration) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,10 @@ plugins_command = importlib.import_module("lightning_core.cli.plugins")
 def somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that makes the command see one distribution, with the given entry points, and nothing else."""
 
-    def install(entry_points: str, *, blocked: Sequence[str] = ()) -> None:
+    def install(entry_points: str) -> None:
         write_distribution(tmp_path, entry_points)
         [distribution] = importlib.metadata.distributions(path=[str(tmp_path)])
-        registry = Registry(distribution.entry_points, blocked=blocked)
+        registry = Registry(distribution.entry_points)
         monkeypatch.setattr(plugins_command, "default_registry", lambda: registry)
 
     return install
@@ -61,7 +61,7 @@ def test_plugins_as_json_has_the_same_components() -> None:
 def test_check_finds_everything_that_we_ship_sound() -> None:
     result = CliRunner().invoke(agl, ["plugins", "--check", "--json"])
     assert result.exit_code == 0, result.output
-    assert {record["state"] for record in json.loads(result.stdout)} <= {"ok", "blocked"}
+    assert {record["state"] for record in json.loads(result.stdout)} == {"ok"}
 
 
 def test_check_tells_what_is_broken_and_fails(somebodys: Callable[..., None]) -> None:
@@ -72,14 +72,6 @@ def test_check_tells_what_is_broken_and_fails(somebodys: Callable[..., None]) ->
     assert {name: record["state"] for name, record in records.items()} == {"absent": "broken", "there": "ok"}
     beginning = "algorithm 'absent' of somebodys 0.1 (not_there:A) cannot be loaded: no module 'not_there'"
     assert records["absent"]["problem"].startswith(beginning)
-
-
-def test_what_is_blocked_is_listed_and_is_no_reason_to_fail(somebodys: Callable[..., None]) -> None:
-    somebodys("[lightning_core.algorithms]\nabsent = not_there:A\n", blocked=["absent"])
-    result = CliRunner().invoke(agl, ["plugins", "--check"])
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split()[-1] == "blocked"
-    assert "is blocked by 'absent' in AGL_PLUGINS_BLOCK" in result.stderr
 
 
 def test_listing_imports_no_plugin_and_nothing_heavy(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lightning_core.cli.job import NOT_INSTALLED
 from lightning_core.cli.options import runs_root, with_runs_dir
 from lightning_core.errors import ConfigError
 from lightning_core.registry import Registry
+from lightning_core.registry.inventory import installed_entry_points
 from lightning_core.runs.folder import RunFolder
 
 AGENT = """
@@ -209,7 +210,8 @@ def test_run_that_was_kept_in_memory_cannot_be_resumed(run: Agl, runs_dir: Path)
 def test_without_lightning_sqlite_it_is_said_in_one_line_that_the_run_is_kept_in_memory(
     run: Agl, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = Registry(blocked=["lightning-sqlite"])
+    entry_points = (each for each in installed_entry_points() if each.dist and each.dist.name != "lightning-sqlite")
+    registry = Registry(entry_points)
     for module in ("lightning_core.cli.job", "lightning_core.runs.recording", "lightning_core.config.components"):
         monkeypatch.setattr(f"{module}.default_registry", lambda: registry)
     Path("config.yaml").write_text(CONFIG.format(algorithm="baseline"))

@@ -51,7 +51,7 @@ def test_every_environment_variable_is_on_the_page_about_configuration():
     page = _text(DOCS / "configuration.md")
     product = [each for each in SOURCES if "tests" not in each.relative_to(ROOT).parts]
     read = {name for source in product for name in VARIABLE.findall(_text(source))}
-    assert "AGL_PLUGINS_BLOCK" in read
+    assert "AGL_RUNS_DIR" in read
     assert sorted(name for name in read if f"`{name}`" not in page) == []
 
 

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,9 @@ class Site:
     def module(self, name: str, source: str) -> None:
         (self.folder / f"{name}.py").write_text(source)
 
-    def registry(self, *, blocked: Iterable[str] | None = None) -> Registry:
+    def registry(self) -> Registry:
         distributions = importlib.metadata.distributions(path=[str(self.folder)])
-        return Registry((entry_point for each in distributions for entry_point in each.entry_points), blocked=blocked)
+        return Registry(entry_point for each in distributions for entry_point in each.entry_points)
 
 
 @pytest.fixture

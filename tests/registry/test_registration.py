@@ -52,15 +52,14 @@ def test_the_newest_of_one_name_goes_first_as_when_a_notebook_cell_is_run_again(
     assert registry.build("stores", "shelf", expected=Shelf) is ready
 
 
-def test_it_goes_before_what_is_installed_and_is_not_blocked(site: "Site") -> None:
+def test_it_goes_before_what_is_installed(site: "Site") -> None:
     site.distribution("somebodys", "0.1", f"[lightning_core.strategies]\nlocal = {__name__}:Cupboard\n")
-    registry = site.registry(blocked=["local"])
+    registry = site.registry()
     with registry.register("strategies", "local", Shelf):
         assert registry.load("strategies", "local") is Shelf
         assert registry.load("strategies", "shm") is Shelf
         assert [each.distribution for each in registry.components("strategies")] == ["this process"]
-    with pytest.raises(UnknownComponent, match="is blocked by 'local'"):
-        registry.load("strategies", "local")
+    assert registry.load("strategies", "local") is Cupboard
 
 
 def test_a_name_that_nobody_could_ask_for_is_refused() -> None:
