@@ -25,7 +25,7 @@ def critique_of(*runs: tuple[str, float | None]) -> str:
         )
         for reply, reward in runs
     ]
-    return criticise(critic_request().fill_in(prompts=[PROMPT], other_prompts=[], experiments=experiments))
+    return criticise(critic_request().fill_in(prompt=PROMPT, other_prompts=[], experiments=experiments))
 
 
 @pytest.mark.parametrize(

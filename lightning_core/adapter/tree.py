@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from lightning_core.types import Span
 
@@ -141,6 +142,15 @@ class TraceTree:
             found.append(node := pending.pop())
             pending.extend(reversed(node.children))
         return found
+
+    def names_tuple(self) -> tuple[str, list[Any]]:
+        """Return the span's name, with its agent's in brackets, and the same of each child."""
+        named: dict[int, tuple[str, list[Any]]] = {}
+        for node in reversed(self.traverse()):
+            agent = node.agent_name()
+            name = node.span.name if agent is None else f"{node.span.name} [{agent}]"
+            named[id(node)] = (name, [named[id(child)] for child in node.children])
+        return named[id(self)]
 
     def agent_name(self) -> str | None:
         """Return the name of the agent whose span this is, as its framework gives it; None for other spans."""

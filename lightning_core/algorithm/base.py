@@ -96,17 +96,6 @@ class Algorithm(AttachedToTrainer, ABC):
             Exception: Whatever makes it impossible to go on; it ends the run, and `Trainer.fit` raises it.
         """
 
-    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Return the most that `run` will do with these datasets; None where that is not known.
-
-        Its text is shown before the run starts; where it has `rollouts`, that is the most of them, without those on
-        held-out samples.
-
-        Raises:
-            AlgorithmError: As `run` would, when something that it needs is missing.
-        """
-        return None
-
     def conclude(self) -> Conclusion | None:
         """Return what it has come to, when `run` has ended; None where the metrics and the best resources are all."""
         return None

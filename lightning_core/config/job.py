@@ -67,13 +67,24 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
         keys: What the file may have at its top.
     """
     place, keys = _place_in_file(fault["loc"], keys)
+    if fault["type"].startswith("union_tag_"):
+        place = (*place, "resource_type")
     name, where = ".".join(map(str, place)), file.where(place)
     match fault["type"]:
         case "missing":
             return f"{where}: the key {name!r} is missing"
         case "extra_forbidden":
             return f"{where}: unknown key {name!r}{did_you_mean(place[-1], keys)}"
-    return f"{where}: {name} is {show_value(name, fault['input'])}; {wanted(fault)}"
+        case "union_tag_not_found":
+            return f"{where}: the key {name!r} is missing; it is one of {', '.join(_RESOURCES)}"
+        case "union_tag_invalid":
+            tag = fault["ctx"]["tag"]
+            return f"{where}: {name} is {tag!r}; it is one of {', '.join(_RESOURCES)}{did_you_mean(tag, _RESOURCES)}"
+        case "model_attributes_type":
+            words = "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
+        case _:
+            words = wanted(fault)
+    return f"{where}: {name} is {show_value(name, fault['input'])}; {words}"
 
 
 def hidden_values(file: ConfigFile) -> list[str]:
@@ -93,6 +104,16 @@ def hidden_values(file: ConfigFile) -> list[str]:
         "where the environment has it"
         for place, name in named.items()
     ]
+
+
+def in_order(file: ConfigFile, faults: Iterable[str]) -> list[str]:
+    """Return faults in the order of the file; first what has no line, last what was set over it."""
+
+    def place(fault: str) -> tuple[bool, int]:
+        line = re.match(re.escape(str(file.path)) + r":(\d+): ", fault)
+        return not fault.startswith(str(file.path)), 0 if line is None else int(line[1])
+
+    return sorted(faults, key=place)
 
 
 def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[str]]:
@@ -226,7 +247,7 @@ def load_job(
     """
     file = override(read_config(path), overrides)
     if hidden := hidden_values(file):
-        raise ConfigError("\n".join(hidden))
+        raise ConfigError("\n".join(in_order(file, hidden)))
     folder = file.path.resolve().parent
     search_first(folder)
     config = _validate(file)
@@ -241,7 +262,7 @@ def load_job(
         agent = _agent_outside(file, config.agent, has_grader=config.reward is not None)
     options, faults = check_components(file)
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError("\n".join(in_order(file, faults)))
     environment, rows = tasks_of(file, config, folder, run_dir if isinstance(run_dir, RunFolder) else None)
     datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS} | rows
     initial_resources = config.initial_resources
@@ -303,9 +324,9 @@ def _validate(file: ConfigFile) -> Config:
     except ValidationError as exc:
         faults = [*_without_agent(file), *(explain(file, fault, Config.model_fields) for fault in exc.errors())]
         faults += check_components(file)[1]
-        raise ConfigError("\n".join(faults)) from exc
+        raise ConfigError("\n".join(in_order(file, faults))) from exc
     if missing := _without_agent(file):
-        raise ConfigError("\n".join([*missing, *check_components(file)[1]]))
+        raise ConfigError("\n".join(in_order(file, [*missing, *check_components(file)[1]])))
     return config
 
 

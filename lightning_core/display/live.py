@@ -101,8 +101,7 @@ class TimedDisplay(Display):
 
     def panel(self) -> Table:
         """Return how the run stands now."""
-        has_blocks = self.console.encoding.startswith("utf")
-        return panel(self.standing.snapshot(), self.standing.failures(), draws_curve=has_blocks)
+        return panel(self.standing.snapshot(), self.standing.failures())
 
     def stop(self) -> None:
         drawing, self._drawing = self._drawing, None

@@ -1,8 +1,6 @@
 """How a run stands, as it is drawn on a terminal and told in a line."""
 
-import itertools
 from collections.abc import Sequence
-from statistics import fmean
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -14,24 +12,21 @@ from lightning_core.runs.standing import Snapshot
 from lightning_core.texts import dollars, metric_words, seconds, shortened, usage_words, visible
 
 BAR_WIDTH = 24
-CURVE_WIDTH = 32
-"""How many characters a curve takes at most."""
+TOLD_FIRST = ("val_reward", "train_reward", "reward")
+"""The metrics that tell most, the one that tells most first."""
 MAX_METRICS = 5
-"""How many metrics are drawn besides the curve."""
+"""How many others are drawn."""
 MAX_CAUSES = 3
 """How many causes of failures are drawn."""
 MAX_CAUSE_CHARACTERS = 160
 
-_LEVELS = "▁▂▃▄▅▆▇█"
 
-
-def panel(now: Snapshot, failures: Sequence[Failure] = (), *, draws_curve: bool = True) -> Table:
+def panel(now: Snapshot, failures: Sequence[Failure] = ()) -> Table:
     """Draw how a run stands: what is known of it, and nothing of what is not.
 
     Args:
         now: How it stands.
         failures: Why rollouts failed, the most frequent cause first.
-        draws_curve: Whether the terminal has the characters for it.
     """
     rows: list[tuple[str, RenderableType]] = []
     words = Text(rollout_words(now))
@@ -42,9 +37,7 @@ def panel(now: Snapshot, failures: Sequence[Failure] = (), *, draws_curve: bool 
     if now.versions > 1 and now.best is not None:
         rows.append(("best so far", f"{now.best} of {now.versions} versions; the first {now.first}"))
     metrics = metric_words(now.metrics)
-    if now.curve_of:
-        drawn = f"{sparkline(now.curve)}  " if draws_curve and len(now.curve) > 1 else ""
-        rows.append((now.curve_of, f"{drawn}{metrics.pop(now.curve_of, '')}"))
+    rows += [(name, metrics.pop(name)) for name in TOLD_FIRST if name in metrics][:1]
     if now.step:
         rows.append(("step", str(now.step)))
     for name, value in list(metrics.items())[:MAX_METRICS]:
@@ -69,17 +62,6 @@ def named_rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """Draw a curve in one line, from its lowest value to its highest; of many values, means of neighbours."""
-    if len(values) > width:
-        ends = [index * len(values) // width for index in range(width + 1)]
-        values = [fmean(values[start:end]) for start, end in itertools.pairwise(ends)]
-    low, high = min(values), max(values)
-    if high == low:
-        return _LEVELS[len(_LEVELS) // 2] * len(values)
-    return "".join(_LEVELS[min(int((each - low) / (high - low) * len(_LEVELS)), len(_LEVELS) - 1)] for each in values)
 
 
 def rollout_words(now: Snapshot) -> str:

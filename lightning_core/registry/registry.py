@@ -103,8 +103,8 @@ class Registry:
 
         Raises:
             UnknownComponent: No installed distribution has this name.
-            BrokenPlugin: The component's module cannot be imported or does not have the object, or its distribution
-                does not fit the core, or several distributions have the name.
+            BrokenPlugin: The component's module cannot be imported or does not have the object, or several
+                distributions have the name.
         """
         return self.load_component(self._named(kind, name))
 

@@ -127,7 +127,7 @@ _lock = threading.Lock()
 _newest: tuple[float, dict[str, Any]] | None = None
 
 
-def system_snapshot() -> dict[str, Any]:
+def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
     """Return how this machine and this process do, under the names of agentlightning 0.3.
 
     Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot

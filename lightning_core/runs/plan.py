@@ -1,5 +1,6 @@
 """The most that a run will do, where its algorithm says it."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,9 @@ def plan_of(
 ) -> RunPlan | None:
     """Return the most that a run will do, None where its algorithm does not say.
 
+    An algorithm says it with a method `plan(train_dataset, val_dataset)`. The text of what that returns is shown
+    before the run starts; where it has `rollouts`, that is the most of them.
+
     Args:
         algorithm: What runs, with what it starts from.
         train_dataset: What it gets.
@@ -46,9 +50,13 @@ def plan_of(
     Raises:
         AlgorithmError: What the algorithm raised, as its `run` would: something that it needs is missing.
     """
-    planned = algorithm.plan(train_dataset, val_dataset)
-    if planned is None:
+    plan = getattr(algorithm, "plan", None)
+    if not inspect.ismethod(plan):
+        return None
+    try:
+        inspect.signature(plan).bind(train_dataset, val_dataset)
+    except TypeError:  # it is about something else
         return None
     measured = 2 if algorithm.get_initial_resources() or algorithm.get_llm_proxy() is not None else 1
     held_out = 0 if test_dataset is None else measured * len(test_dataset)
-    return RunPlan(planned, held_out)
+    return RunPlan(plan(train_dataset, val_dataset), held_out)

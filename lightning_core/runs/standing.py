@@ -1,6 +1,5 @@
 """How a run stands while it goes on."""
 
-import math
 import threading
 import time
 from collections import Counter, deque
@@ -26,9 +25,6 @@ MIN_SHARED = 0.5
 
 MIN_ENDED = 5
 """Nothing is said of how fast a run is, or how long it will take, before so many rollouts have ended."""
-
-CURVES = ("val_reward", "train_reward", "reward")
-"""The metrics that may be the curve of a run, the one that tells most first."""
 
 _MODES: tuple[RolloutMode | None, ...] = ("val", "train", None, "test")
 """By what the best so far is chosen: the first of these that has rewards."""
@@ -70,10 +66,6 @@ class Snapshot:
     """The newest value of each metric that was reported with a step."""
     rollouts_per_second: float | None = None
     """How many have ended in a second; None before five have, and after the end of the run."""
-    curve_of: str = ""
-    """The metric that tells best whether the run gets better; empty before one was reported."""
-    curve: Sequence[float] = ()
-    """Its value at each step, the oldest first."""
     budget: BudgetUse | None = None
     """What the run may use, and has used; None without a budget."""
 
@@ -85,7 +77,7 @@ class Snapshot:
         }
 
 
-_OF_STEP = frozenset(("run_id", "step", "metrics", "rollouts_per_second", "curve_of", "curve", "budget"))
+_OF_STEP = frozenset(("run_id", "step", "metrics", "rollouts_per_second", "budget"))
 _TIMES = ("elapsed_seconds", "remaining_seconds")
 
 
@@ -110,7 +102,6 @@ class Standing:
         self.expected_rollouts: int | None = None
         """How many rollouts the run will have at most, where that is known."""
         self._kept = RolloutCounts()
-        self._curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self._done = self._failed = self._retried = self._unrewarded = 0
         self._running: dict[str, str] = {}
         """By worker, the attempt that it runs: a runner takes the next rollout when it is done with one."""
@@ -190,9 +181,6 @@ class Standing:
         with self._lock:
             self._step = step
             self._metrics = merged(self._metrics, metrics)
-            for name, values in self._curves.items():
-                if (value := metrics.get(name)) is not None and math.isfinite(value):
-                    values.append(value)
 
     def failures(self) -> list[Failure]:
         """Return why the newest 1000 rollouts that failed did, the most frequent cause first."""
@@ -211,7 +199,6 @@ class Standing:
         budget = self.budget()
         with self._lock:
             elapsed = self._elapsed()
-            curve_of = max(CURVES, key=lambda name: min(len(self._curves[name]), 2))
             versions = next((found for mode in _MODES if (found := self._rewards.get(mode))), {})
             best_id, best, first = _best(versions)
             return Snapshot(
@@ -233,8 +220,6 @@ class Standing:
                 step=self._step,
                 metrics=self._metrics,
                 rollouts_per_second=self._rate(elapsed),
-                curve_of=curve_of if self._curves[curve_of] else "",
-                curve=tuple(self._curves[curve_of]),
                 budget=budget,
             )
 

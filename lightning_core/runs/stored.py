@@ -1,26 +1,17 @@
 """Opens the store of a run."""
 
 import asyncio
-import functools
-import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning_core.errors import RunFolderError
+from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.registry import default_registry
-from lightning_core.runs.folder import RunFolder, RunLock, find_run, runs_in
+from lightning_core.runs.folder import RunFolder, find_run, runs_in
 from lightning_core.runs.recording import DURABLE
 from lightning_core.store import LightningStore
-
-COPIES = "agl-copy-"
-"""How the names of the folders of copies begin, in the system's temporary folder."""
-
-NEW_SECONDS = 60.0
-"""A folder of copies without a lock is left alone for so long: its process may be about to take it."""
 
 
 def find(root: Path, run: str | None) -> RunFolder:
@@ -53,18 +44,17 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
             f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
             "where lightning-sqlite is installed and the config names no store"
         )
-    await asyncio.to_thread(_remove_abandoned)
-    with tempfile.TemporaryDirectory(prefix=COPIES) as copies, ExitStack() as undo:
-        lock = RunLock(Path(copies) / "lock")
-        lock.take()
-        undo.callback(lock.release)
+    with tempfile.TemporaryDirectory(prefix="agl-copy-") as copies:
         path = Path(copies) / folder.store_file.name
         copy_file = default_registry().load("stores", DURABLE).copy_file
         await asyncio.to_thread(copy_file, folder.store_file, path)
         # Nothing is overdue in a copy: it is the store itself that takes attempts from silent workers.
         options: dict[str, Any] = {"name": DURABLE, "path": path, "run_id": folder.run_id}
         options |= {"lease_seconds": LEASE_SECONDS}
-        store = default_registry().build("stores", options, expected=LightningStore)
+        try:
+            store = default_registry().build("stores", options, expected=LightningStore)
+        except StoreError as exc:  # it names the copy
+            raise StoreError(str(exc).replace(str(path), str(folder.store_file))) from exc
         try:
             yield store
         finally:
@@ -72,15 +62,3 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
 
 
 LEASE_SECONDS = 1e9
-
-
-@functools.cache  # once a process is enough
-def _remove_abandoned() -> None:
-    """Remove the copies of processes that were killed."""
-    before = time.time() - NEW_SECONDS
-    for each in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
-        try:
-            if each.stat().st_mtime < before and RunLock(each / "lock").owner() is None:
-                shutil.rmtree(each)
-        except (OSError, RunFolderError):  # it is another user's, or another process removes it at this moment
-            continue

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import secrets
 import threading
 import weakref
@@ -31,6 +30,7 @@ from lightning_core.store.copies import copy_value, copy_worker, own_spans, with
 from lightning_core.store.deadlines import Deadlines, PauseDetector
 from lightning_core.store.operations import (
     Calls,
+    as_float,
     as_ids,
     as_pairs,
     check_str,
@@ -76,7 +76,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         tracker: MetricsBackend | None = None,
         _root: "StoreFacade | None" = None,
     ) -> None:
-        if not 0 < lease_seconds < math.inf:
+        if as_float("lease_seconds", lease_seconds) <= 0:
             raise InvalidRequest(f"lease_seconds is {lease_seconds}; it is more than 0")
         self._backend = backend
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id

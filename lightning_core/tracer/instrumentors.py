@@ -1,9 +1,9 @@
 """OpenTelemetry's instrumentors of model clients and of threads: on while any tracer needs them, once a process.
 
 An instrumentor is an installed distribution's entry point. It patches a client library, so that each call becomes a
-span. Several distributions may offer one for the same library, under the same name; OpenTelemetry's own is used. To
-load an instrumentor imports its client, which takes a second for some; so that of a client in `CLIENTS` which was not
-asked for by its name is loaded when the program imports the client.
+span. Several distributions may offer one for the same library, under the same name; one of them is used. To load an
+instrumentor imports its client, which takes a second for some; so that of a client in `CLIENTS` which was not asked for
+by its name is loaded when the program imports the client.
 
 OpenTelemetry's instrumentation of `threading` carries the context into the threads and executors that agents start. It
 covers `Thread` and `Timer`, and `ThreadPoolExecutor` (so `asyncio.to_thread` and `run_in_executor` too). It does not
@@ -99,8 +99,8 @@ _awaited: set[str] = set()
 """Those that start when their client is imported."""
 _variables_set: list[str] = []
 
-_Loaded = tuple[EntryPoint, Any]
-"""What is installed under a name, and its instrumentor, or the error that it raised instead."""
+_Loaded = tuple[list[tuple[EntryPoint, Any]], list[tuple[EntryPoint, Exception]]]
+"""The instrumentors of one name, and those that could not be loaded."""
 
 
 def unrecorded_clients() -> dict[str, str]:
@@ -143,17 +143,18 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
         )
     optional = (GENAI_INSTRUMENTORS & offers.keys()) - required if GENAI in wanted else set()
     later = {name for name in optional if name in _CLIENT_OF and _CLIENT_OF[name] not in sys.modules}
-    if required | optional:
-        _ask_for_messages()
     # Before the lock: another thread may import the same client, and then wait for the lock.
     loaded = {name: _load(offers[name]) for name in (required | optional) - later}
     held: list[str] = []
     with _lock:
         try:
             for name in sorted(required | optional):
-                if name in later or _start(name, loaded[name], required=name in required):
-                    _users[name] += 1
-                    held.append(name)
+                if name in later:
+                    _ask_for_messages()
+                elif not _start(name, loaded[name], required=name in required):
+                    continue
+                _users[name] += 1
+                held.append(name)
         except BaseException:
             _release(held)
             raise
@@ -175,7 +176,7 @@ def stop_instrumenting(held: Iterable[str]) -> None:
 
 def _start_late(name: str, client: ModuleType) -> None:
     """Turn on what has waited for this client, which was imported just now."""
-    loaded = _load(_offers()[name])
+    loaded = _load(_offers().get(name, ()))
     # The caller holds the lock of an import, for which a holder of this lock may wait.
     if not _lock.acquire(timeout=_LATE_SECONDS):
         logger.warning("lightning.instrumentor_left_out name=%s cause=others start for too long", name)
@@ -188,24 +189,30 @@ def _start_late(name: str, client: ModuleType) -> None:
         _lock.release()
 
 
-def _load(offer: EntryPoint) -> _Loaded:
-    try:
-        with _deprecations_ignored():
-            return offer, offer.load()()
-    except Exception as exc:
-        return offer, exc
+def _load(offers: Iterable[EntryPoint]) -> _Loaded:
+    instrumentors: list[tuple[EntryPoint, Any]] = []
+    failures: list[tuple[EntryPoint, Exception]] = []
+    for offer in offers:
+        try:
+            with _deprecations_ignored():
+                instrumentors.append((offer, offer.load()()))
+        except Exception as exc:
+            failures.append((offer, exc))
+    return instrumentors, failures
 
 
 def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
     """Return whether calls are recorded from now on: by an instrumentor of ours, or by one of the application."""
-    offer, instrumentor = loaded
-    failure = instrumentor if isinstance(instrumentor, Exception) else None
-    if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
-        if (known := _providers.get(type(instrumentor))) is not None:
-            known.open()
-            _running[name] = known
-        return True
-    if failure is None:
+    instrumentors, failures = loaded[0], list(loaded[1])
+    for _, instrumentor in instrumentors:
+        if getattr(instrumentor, "is_instrumented_by_opentelemetry", False):
+            if (known := _providers.get(type(instrumentor))) is not None:
+                _ask_for_messages()
+                known.open()
+                _running[name] = known
+            return True
+    _ask_for_messages()
+    for offer, instrumentor in instrumentors:
         provider = RoutingProvider()
         try:
             with _deprecations_ignored():
@@ -213,20 +220,23 @@ def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
         except Exception as exc:
             # It may have patched a part already.
             provider.close()
-            failure = exc
+            failures.append((offer, exc))
         else:
             _running[name] = _providers[type(instrumentor)] = provider
             return True
     _restore_environment()
     if required:
-        raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {failure!r}") from failure
-    logger.log(
-        logging.DEBUG if _lacks_its_client(name, failure) else logging.WARNING,
-        "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
-        name,
-        _origin(offer),
-        failure,
-    )
+        offer, cause = failures[0]
+        raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {cause!r}") from cause
+    for offer, failure in failures:
+        level = logging.DEBUG if _lacks_its_client(name, failure) else logging.WARNING
+        logger.log(
+            level,
+            "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
+            name,
+            _origin(offer),
+            failure,
+        )
     return False
 
 
@@ -269,13 +279,14 @@ def _restore_environment() -> None:
             del os.environ[variable]
 
 
-def _offers() -> dict[str, EntryPoint]:
-    """Return what is installed, by name; of several for one name, OpenTelemetry's own."""
-    offers = sorted(
-        dict.fromkeys(importlib.metadata.entry_points(group=GROUP)),
-        key=lambda each: (_origin(each).startswith("opentelemetry-"), _origin(each)),
-    )
-    return {_normal(each.name): each for each in offers}
+def _offers() -> dict[str, list[EntryPoint]]:
+    """Return what is installed, by name; of several for one name, OpenTelemetry's own come first."""
+    offers: dict[str, list[EntryPoint]] = defaultdict(list)
+    for entry_point in dict.fromkeys(importlib.metadata.entry_points(group=GROUP)):
+        offers[_normal(entry_point.name)].append(entry_point)
+    for rivals in offers.values():
+        rivals.sort(key=lambda each: (not _origin(each).startswith("opentelemetry-"), _origin(each)))
+    return offers
 
 
 def _origin(entry_point: EntryPoint) -> str:

@@ -467,7 +467,8 @@ def _strategy_form(strategy: object, port: int | None) -> object:
 
 def is_watched() -> bool:
     """Whether somebody sees what is shown: stderr is a terminal, or this runs in a notebook."""
-    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _check_prompts(resources: NamedResources | None) -> None:

@@ -140,8 +140,6 @@ KNOWN = Snapshot(
     step=4,
     metrics={"[b]loss": 0.5, "val_reward": 0.75, "val_reward_low": 0.5, "val_reward_high": 1.0, "lost_branches": 0.0},
     rollouts_per_second=3.25,
-    curve_of="val_reward",
-    curve=(0.0, 0.25, 0.5, 0.75),
     budget=BudgetUse({"usd": 5.0, "calls": 1000.0}, {"usd": 1.25, "calls": 250.0}),
 )
 
@@ -153,7 +151,7 @@ def test_panel_tells_all_that_is_known() -> None:
         "time         12 s, 3.25 rollouts/s, about 1 min 4 s left",
         "reward       0.50 (95% 0.09..0.91, n=2)",
         "best so far  1.00 (95% 0.34..1.00, n=2) of 2 versions; the first 0.00 (95% 0.00..0.79, n=1)",
-        "val_reward   ▁▃▆█  0.75 [0.500..1.000]",
+        "val_reward   0.75 [0.500..1.000]",
         "step         4",
         "[b]loss      0.5",
         f"budget       {quarter} $1.25 of $5.00",

@@ -63,10 +63,9 @@ def test_all_faults_are_told_at_once(folder: Path) -> None:
     ]
 
 
-def test_faults_of_keys_and_of_options_are_told_at_once(folder: Path) -> None:
+def test_faults_of_keys_and_of_options_are_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
     text = "agent: my_agent:solve\nalgorithm:\n  name: baseline\n  n_epoch: 2\nn_runner: 4\nstore: memry\nhooks: 5\n"
-    told = sorted(line.split(": ")[0] for line in fault(folder, text))
-    assert told == [f"config.yaml:{line}" for line in (4, 5, 6, 7)]
+    assert [line.split(": ")[0] for line in fault(folder, text)] == [f"config.yaml:{line}" for line in (4, 5, 6, 7)]
 
 
 def test_what_is_wrong_in_toml_is_told_with_its_key(folder: Path) -> None:
@@ -93,20 +92,23 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
         (
             "    template: Hello\n",
             [
-                "config.yaml:4: initial_resources.main_prompt is a mapping; Unable to extract tag using discriminator "
-                "'resource_type'"
+                "config.yaml:4: the key 'initial_resources.main_prompt.resource_type' is missing; "
+                "it is one of llm, proxy_llm, prompt_template"
             ],
         ),
         (
             "    resource_type: prompt_tempalte\n    template: Hello\n",
             [
-                "config.yaml:4: initial_resources.main_prompt is a mapping; Input tag 'prompt_tempalte' found using "
-                "'resource_type' does not match any of the expected tags: 'llm', 'proxy_llm', 'prompt_template'"
+                "config.yaml:5: initial_resources.main_prompt.resource_type is 'prompt_tempalte'; "
+                "it is one of llm, proxy_llm, prompt_template. Did you mean 'prompt_template'?"
             ],
         ),
         (
             "    Hello\n",
-            ["config.yaml:4: initial_resources.main_prompt is 'Hello'; it has to be a mapping"],
+            [
+                "config.yaml:4: initial_resources.main_prompt is 'Hello'; "
+                "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
+            ],
         ),
     ],
 )

@@ -32,6 +32,11 @@ class Planned(Search):
         return Plan(len(train_dataset or ()) * 1000)
 
 
+class OtherPlan(Search):
+    def plan(self, *, horizon: int) -> Plan:
+        return Plan(horizon)
+
+
 def test_held_out_samples_are_in_the_total_and_named() -> None:
     algorithm = Planned()
     plan = present(plan_of(algorithm, [1, 2], None, [3, 4, 5]))
@@ -44,8 +49,9 @@ def test_held_out_samples_are_in_the_total_and_named() -> None:
     )
 
 
-def test_algorithm_without_a_plan_is_one_of_which_nothing_is_known() -> None:
-    assert plan_of(Search(), [1, 2], None, [3]) is None
+@pytest.mark.parametrize("algorithm", [Search(), OtherPlan()])
+def test_algorithm_without_a_plan_is_one_of_which_nothing_is_known(algorithm: Algorithm) -> None:
+    assert plan_of(algorithm, [1, 2], None, [3]) is None
 
 
 @pytest.mark.parametrize("n_epochs", [1, 3])

@@ -154,14 +154,3 @@ def test_run_that_is_taken_up_again_counts_what_it_had_but_not_its_speed() -> No
     now = standing.snapshot()
     assert (now.done, now.failed) == (13, 2)
     assert now.remaining_seconds == pytest.approx(20.0)
-
-
-def test_curve_is_that_of_the_metric_that_tells_most() -> None:
-    standing = Standing()
-    assert standing.snapshot().curve_of == ""
-    standing.step_ended(1, {"train_reward": 0.5, "val_reward": 0.25, "loss": 1.0})
-    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("val_reward", (0.25,))
-    standing.step_ended(2, {"train_reward": 0.75})
-    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("train_reward", (0.5, 0.75))
-    standing.step_ended(3, {"val_reward": 0.5})
-    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("val_reward", (0.25, 0.5))

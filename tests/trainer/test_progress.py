@@ -84,7 +84,9 @@ def test_on_a_terminal_a_run_is_shown_while_stdout_stays_the_programs(tmp_path: 
 def test_in_a_notebook_a_run_is_told_in_lines(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    package = types.ModuleType("IPython")
+    package.get_ipython = lambda: types.SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", package)
     fit()
     told = capfd.readouterr().err
     assert "started" in told

@@ -105,7 +105,6 @@ class Governance:
     """The kernel over one attempt, and what it denied there."""
 
     kernel: Kernel
-    emit_violations: bool
     violations: list[PolicyViolationError] = field(default_factory=list)
 
     def check(self, tool: str, arguments: Mapping[str, Any]) -> None:
@@ -119,17 +118,16 @@ class Governance:
             return
         violation = PolicyViolationError(tool, decision.matched_rule, decision.reason)
         self.violations.append(violation)
-        if self.emit_violations:
-            emit_annotation(
-                {
-                    VIOLATION: True,
-                    POLICY: decision.audit_entry.get("policy") or "",
-                    RULE: decision.matched_rule or "",
-                    REASON: decision.reason,
-                    TOOL: tool,
-                    ARGUMENTS: json.dumps(arguments, default=repr),
-                }
-            )
+        emit_annotation(
+            {
+                VIOLATION: True,
+                POLICY: decision.audit_entry.get("policy") or "",
+                RULE: decision.matched_rule or "",
+                REASON: decision.reason,
+                TOOL: tool,
+                ARGUMENTS: json.dumps(arguments, default=repr),
+            }
+        )
         raise violation
 
 

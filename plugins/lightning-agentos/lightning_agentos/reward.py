@@ -22,7 +22,6 @@ class PolicyReward(Grader):
         kernel: Judges what the agent returned; see `AgentOSRunner`. None to count recorded violations only.
         base_reward_fn: Another grader, a function, or the path of one; None for 1, since only what succeeded is graded.
         penalty: What one violation costs.
-        clean_bonus: What an attempt without one gets.
 
     Raises:
         ConfigError: When the policies cannot be read, or the penalty is below 0.
@@ -34,7 +33,6 @@ class PolicyReward(Grader):
         *,
         base_reward_fn: GraderSpec | None = None,
         penalty: float = 1.0,
-        clean_bonus: float = 0.0,
     ) -> None:
         if not penalty >= 0:
             raise ConfigError(f"penalty is {penalty}; it is 0 or more, and is taken from the reward")
@@ -42,7 +40,6 @@ class PolicyReward(Grader):
         self.kernel = None if kernel is None else make_kernel(kernel)
         self.base = Grader.of(base_reward_fn) or Grader(_score_one)
         self.penalty = penalty
-        self.clean_bonus = clean_bonus
 
     @property
     def name(self) -> str:
@@ -73,8 +70,7 @@ class PolicyReward(Grader):
     def _reduce(self, score: float | Mapping[str, float], violations: int) -> dict[str, float]:
         first, *others = get_rewards_from_span(emit_reward(score, propagate=False))
         lost = self.penalty * violations
-        final = first.value - lost + (0 if violations else self.clean_bonus)
-        rewards = {"final": final, "base": first.value, "policy_penalty": -lost}
+        rewards = {"final": first.value - lost, "base": first.value, "policy_penalty": -lost}
         more = {each.name: each.value for each in others}
         if taken := rewards.keys() & more.keys():
             raise ValueError(f"{self.base.name} gives rewards {sorted(taken)}, which are this grader's; rename them")

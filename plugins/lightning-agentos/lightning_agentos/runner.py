@@ -7,7 +7,6 @@ from typing import Any
 from opentelemetry.context import attach, detach, set_value
 
 from lightning_agentos.governance import GOVERNANCE, Governance, Kernel, KernelSpec, make_kernel, tools, working
-from lightning_agentos.reward import PolicyReward
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.errors import ConfigError
 from lightning_core.runner import LitAgentRunner
@@ -26,14 +25,13 @@ class AgentOSRunner(LitAgentRunner[Any]):
         kernel: Decides: a `PolicyEvaluator` of `agent_os.policies`, anything with its `evaluate`, or the path of a
             policy document or of a folder with some.
         fail_on_violation: Whether an attempt with a denied call fails, also where its agent went on.
-        emit_violations: Whether each denied call is recorded as a span.
         tracer: See `LitAgentRunner`, as for the others.
         max_rollouts: How many rollouts `iter` runs; None for no limit.
         reward: A grader, such as `PolicyReward`.
         heartbeat_interval: The most seconds between two signs of life while it works.
 
     Raises:
-        ConfigError: When the policies cannot be read, or violations are to cost reward and are not recorded.
+        ConfigError: When the policies cannot be read.
     """
 
     def __init__(
@@ -41,7 +39,6 @@ class AgentOSRunner(LitAgentRunner[Any]):
         kernel: KernelSpec,
         *,
         fail_on_violation: bool = False,
-        emit_violations: bool = True,
         tracer: Tracer,
         max_rollouts: int | None = None,
         reward: Grader | Callable[..., Any] | str | None = None,
@@ -50,11 +47,6 @@ class AgentOSRunner(LitAgentRunner[Any]):
         super().__init__(tracer, max_rollouts, heartbeat_interval=heartbeat_interval, reward=reward)
         self.kernel = make_kernel(kernel)
         self.fail_on_violation = fail_on_violation
-        self.emit_violations = emit_violations
-        if isinstance(self.reward, PolicyReward) and not emit_violations and not fail_on_violation:
-            raise ConfigError(
-                "grader 'agentos' counts recorded violations; leave emit_violations on, or the grader out"
-            )
 
     def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
         if agent.runs_elsewhere:
@@ -62,7 +54,7 @@ class AgentOSRunner(LitAgentRunner[Any]):
                 f"runner 'agentos' governs the tools of its own process, and {type(agent).__name__} runs elsewhere; "
                 "run it with another runner, or name a Python agent whose tools are marked with @governed"
             )
-        governed_agent = _GovernedAgent(agent, self.kernel, self.fail_on_violation, self.emit_violations)
+        governed_agent = _GovernedAgent(agent, self.kernel, self.fail_on_violation)
         super().init(governed_agent, hooks=hooks)
         working.add(self)
 
@@ -72,11 +64,10 @@ class AgentOSRunner(LitAgentRunner[Any]):
 
 
 class _GovernedAgent(LitAgent[Any]):
-    def __init__(self, agent: LitAgent[Any], kernel: Kernel, fail_on_violation: bool, emit_violations: bool) -> None:
+    def __init__(self, agent: LitAgent[Any], kernel: Kernel, fail_on_violation: bool) -> None:
         self.__wrapped__ = agent
         self._kernel = kernel
         self._fail_on_violation = fail_on_violation
-        self._emit_violations = emit_violations
 
     def is_async(self) -> bool:
         return self.__wrapped__.is_async()
@@ -96,7 +87,7 @@ class _GovernedAgent(LitAgent[Any]):
 
     @contextmanager
     def _governing(self) -> Iterator[None]:
-        governance = Governance(self._kernel, self._emit_violations)
+        governance = Governance(self._kernel)
         token = attach(set_value(GOVERNANCE, governance))
         try:
             yield

@@ -236,12 +236,12 @@ def test_an_agent_that_runs_elsewhere_is_refused(agent: LitAgent[Any]) -> None:
         AgentOSRunner(POLICY, tracer=DummyTracer()).init(agent)
 
 
-async def test_a_violation_can_fail_the_attempt_and_need_not_be_recorded() -> None:
+async def test_a_violation_can_fail_the_attempt() -> None:
     database = Database()
     tasks = ["SELECT 1", "DROP TABLE pets"]
-    _, (status, spans) = await run(make_agents(database)["sync"], tasks, fail_on_violation=True, emit_violations=False)
+    _, (status, spans) = await run(make_agents(database)["sync"], tasks, fail_on_violation=True)
     assert (status, database.rows) == ("failed", 1)
-    assert not any("agent_os.violation" in span.attributes for span in spans)
+    assert sum("agent_os.violation" in span.attributes for span in spans) == 1
     assert any("PolicyViolationError" in str(span.attributes.get("exception.type")) for span in spans)
 
 
@@ -256,9 +256,9 @@ async def test_what_the_agent_returns_is_judged_too_and_another_grader_scores() 
     @governed
     def unused() -> None: ...
 
-    reward = PolicyReward(POLICY, base_reward_fn=length, penalty=2, clean_bonus=0.5)
+    reward = PolicyReward(POLICY, base_reward_fn=length, penalty=2)
     (_, clean), (_, denied) = await run(agent, ["cats", "password"], reward=reward)
-    assert rewards(clean) == {"final": 4.5, "base": 4.0, "policy_penalty": 0.0, "a": 1.0}
+    assert rewards(clean) == {"final": 4.0, "base": 4.0, "policy_penalty": 0.0, "a": 1.0}
     assert rewards(denied) == {"final": 6.0, "base": 8.0, "policy_penalty": -2.0, "a": 1.0}
 
 
@@ -282,8 +282,3 @@ def test_a_path_that_means_two_policies_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path / "config"))
     with pytest.raises(ConfigError, match=r"may be any of .*give the whole path"):
         PolicyReward("own_policy.yaml")
-
-
-def test_violations_that_are_not_recorded_cannot_cost() -> None:
-    with pytest.raises(ConfigError, match="counts recorded violations"):
-        AgentOSRunner(POLICY, emit_violations=False, tracer=OtelTracer(), reward=PolicyReward())

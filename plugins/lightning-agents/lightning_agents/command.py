@@ -1,6 +1,7 @@
 """An agent that is a program, in any language."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -209,6 +210,12 @@ class CommandAgent(LitAgent[Any]):
                 output = await self._run(environment, briefing)
                 return self._result(output, Path(environment[REWARD_FILE]), briefing)
         except OSError as exc:
+            if exc.errno == errno.E2BIG:
+                largest = max(environment, key=lambda name: len(environment[name]))
+                raise InvalidTask(
+                    f"the variables of the program {self.name} are too large for this system; the largest is "
+                    f"{largest}, with {len(environment[largest])} characters. The whole task is in the file {TASK_FILE}"
+                ) from exc
             raise Fault(f"the program {self.name} cannot be started in {self.folder}: {exc}") from exc
 
     async def _run(self, environment: dict[str, str], briefing: Briefing) -> str:

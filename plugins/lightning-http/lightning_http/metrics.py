@@ -1,7 +1,6 @@
 """What Prometheus reads: the backend of metrics, which agentlightning 0.3 has in `utils.metrics`, and the page."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -82,9 +81,6 @@ GONE_SECONDS = 600.0
 SLOW_SECONDS = 0.5
 SELDOM = 20.0
 """A store that needs longer to count what it holds, as a database does, counts after so many times as long again."""
-
-_WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
-"""What a heartbeat says -> the metric."""
 
 
 class Metrics:
@@ -176,11 +172,3 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
         stats = worker.heartbeat_stats or {}
         whose = {"worker": worker.worker_id, "host": well_formed(str(stats.get("host", "")))}
         yield "agl_worker_silence_seconds", whose, now - last
-        for key, name in _WORKER.items():
-            if _is_number(stats.get(key)):
-                yield name, whose, stats[key]
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a heartbeat, in which a runner may write what it likes, has a number that Prometheus can show."""
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

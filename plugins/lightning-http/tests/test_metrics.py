@@ -83,7 +83,6 @@ async def test_prometheus_reads_how_a_run_goes(counted):
         "agl_model_cost_usd_total{}": 0.5,
         "agl_workers{status=idle}": 1,
         "agl_workers{status=unknown}": 1,
-        "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
         "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
         "agl_store_total{method=dequeue_rollout, status=OK, store_pubmeth=dequeue_rollout}": 2,
         "agl_http_total{method=GET, path=/metrics, status=200}": 1,

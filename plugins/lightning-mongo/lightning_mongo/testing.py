@@ -79,7 +79,7 @@ class Mongod:
             if self._user is not None:
                 name, password = self._user
                 client.admin.command("createUser", name, pwd=password, roles=["root"])
-            self._wait(lambda: _is_writable(client))
+        self._wait_until_writable()
         return self
 
     def __exit__(
@@ -113,6 +113,8 @@ class Mongod:
             start_new_session=True,
         )
         self._wait_until_listening()
+        if (self._folder / "initiated").exists():
+            self._wait_until_writable()
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
@@ -128,6 +130,17 @@ class Mongod:
 
         self._wait(is_listening)
 
+    def _wait_until_writable(self) -> None:
+        with self._client() as client:
+
+            def is_writable() -> bool:
+                with suppress(PyMongoError):  # it has just begun
+                    return bool(client.admin.command("hello")["isWritablePrimary"])
+                return False
+
+            self._wait(is_writable)
+        (self._folder / "initiated").touch()
+
     def _wait(self, is_ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not is_ready():
@@ -138,12 +151,6 @@ class Mongod:
 
     def _client(self) -> MongoClient[dict[str, Any]]:
         return MongoClient(self.uri, directConnection=True, serverSelectionTimeoutMS=int(START_SECONDS * 1e3))
-
-
-def _is_writable(client: MongoClient[dict[str, Any]]) -> bool:
-    with suppress(PyMongoError):  # it has just begun
-        return bool(client.admin.command("hello")["isWritablePrimary"])
-    return False
 
 
 def free_port() -> int:

@@ -97,7 +97,7 @@ class Database:
                 f"durability is {durability!r}; it is 'process' (acknowledged writes survive a kill of the process) "
                 "or 'power' (also a power cut, at the cost of a disk flush for each group of writes)"
             )
-        self.path = Path(path).expanduser().absolute()
+        self.path = checked_path(path)
         self._note = Path(f"{self.path}-owner")
         try:
             with suppress(FileExistsError):  # a new file is its owner's alone, and so are its journals
@@ -205,3 +205,26 @@ def _close_to_others(path: Path) -> None:
             logger.warning("lightning.store_made_private path=%s: others could use it (mode %04o)", path, mode)
         except OSError as exc:  # somebody else's
             logger.warning("lightning.store_not_private path=%s: others can use it, and it has keys: %s", path, exc)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a database file.
+
+    Raises:
+        InvalidRequest: When it is not the path of a file.
+        UnusableFile: When there is no folder for it, or the path is that of a folder.
+    """
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidRequest(f"path is {path!r}; it is the path of a file")
+    if text == ":memory:" or text.startswith("file:"):
+        raise InvalidRequest(f"path is {text!r}; it is the plain path of a file. The store 'memory' keeps nothing")
+    absolute = Path(text).expanduser().absolute()
+    if absolute.is_dir():
+        raise UnusableFile(f"{absolute} is a folder; name a file in it, such as {absolute / 'store.sqlite'}")
+    if not absolute.parent.is_dir():
+        raise UnusableFile(f"{absolute} cannot be opened: there is no folder {absolute.parent}; make it first")
+    return absolute

@@ -29,7 +29,7 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
 
     Args:
         source: The file of a store, which stays as it is.
-        target: The new file, in a folder that only its owner can read: a store has keys.
+        target: The new file, which only its owner can read.
 
     Raises:
         StoreError: When the copy cannot be made, or the source is written faster than it can be copied.
@@ -39,12 +39,16 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
     try:
         for _ in range(TRIES):
             before = _generation(source, log)
-            with open(_descriptor(source), "rb", closefd=False) as reader, open(target, "wb") as writer:
+            with (
+                open(_descriptor(source), "rb", closefd=False) as reader,
+                open(target, "wb", opener=_private) as writer,
+            ):
                 reader.seek(0)
                 shutil.copyfileobj(reader, writer)
             log_copy.unlink(missing_ok=True)
             if log.exists():
-                shutil.copyfile(log, log_copy)
+                with open(log, "rb") as reader, open(log_copy, "wb", opener=_private) as writer:
+                    shutil.copyfileobj(reader, writer)
             if before == _generation(source, log):
                 return
     except OSError as exc:
@@ -75,6 +79,11 @@ def compact(path: str | os.PathLike[str]) -> None:
         raise kind(f"cannot compact {path}: {exc}") from exc
     finally:
         connection.close()
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read: a store has keys."""
+    return os.open(path, flags, 0o600)
 
 
 def _generation(source: Path, log: Path) -> object:

@@ -123,9 +123,10 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(keys(ACTOR, "ppo_max_token_len_per_gpu ppo_mini_batch_size"), PositiveInt),
     **dict.fromkeys(keys(ACTOR, "clip_ratio clip_ratio_low clip_ratio_high optim.lr"), NonNegativeFloat),
+    f"{ACTOR}.ulysses_sequence_parallel_size": PositiveInt,
     **dict.fromkeys(keys(MODEL, "lora.rank lora_rank"), NonNegativeInt),
     **dict.fromkeys(keys(ROLLOUT, "n val_kwargs.n"), PositiveInt),
-    **dict.fromkeys(keys(ROLLOUT, "top_p val_kwargs.top_p"), _Share),
+    **dict.fromkeys(keys(ROLLOUT, "gpu_memory_utilization top_p val_kwargs.top_p"), _Share),
     f"{ROLLOUT}.temperature": PositiveFloat,  # groups of equal answers teach nothing
     f"{ROLLOUT}.val_kwargs.temperature": NonNegativeFloat,
     f"{ROLLOUT}.top_k": Annotated[int, Field(ge=-1)],
@@ -310,7 +311,7 @@ def _set(config: DictConfig, given: Mapping[str, Any], added: set[str]) -> Itera
             yield f"{name} is {value!r}; {wanted}"
             continue
         try:
-            OmegaConf.update(config, name, value, force_add=name in added)
+            OmegaConf.update(config, name, value, force_add=name in added or name == "data.image_base_dir")
         except OmegaConfBaseException as exc:
             parent, _, key = str(exc.full_key).rpartition(".")
             beside = OmegaConf.select(config, parent) if parent else config

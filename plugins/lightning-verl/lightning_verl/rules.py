@@ -126,6 +126,7 @@ _WITHOUT_EFFECT = {
     **dict.fromkeys(keys(ROLLOUT, "agent.default_agent_loop agent.agent_loop_config_path"), _RUNNERS),
     **dict.fromkeys(keys("algorithm", "pf_ppo use_pf_ppo"), _OLDER),
     "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
+    "data.image_base_dir": "the folder of the samples' images in agentlightning 0.3; models are trained on text alone",
     "data.tokenizer": f"set {MODEL}.tokenizer_path",
     "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
     f"{ROLLOUT}.do_sample": f"what is learned from is drawn at {ROLLOUT}.temperature",
@@ -135,12 +136,13 @@ _WITHOUT_EFFECT = {
 _UNUSED = (
     "skip",
     *keys(ROLLOUT, "agent.num_workers moe_load_balance_metrics_interval over_sample_rate trace"),
+    *keys(ROLLOUT, "checkpoint_engine n_gpus_per_node nnodes"),
     *keys("data", "audio_key image_key image_patch_size video_key mm_processor_kwargs return_multi_modal_inputs"),
     *keys("data", "filter_overlong_prompts filter_overlong_prompts_workers prompt_key reward_fn_key truncation"),
     *keys("data", "train_files val_files dataloader_num_workers trust_remote_code use_shm"),
     *keys("data", "return_full_prompt return_raw_chat return_raw_input_ids val_batch_size validation_shuffle"),
     *keys("trainer", "balance_batch esi_redundant_time log_val_generations ray_wait_register_center_timeout"),
-    *keys("trainer", "use_v1 validation_data_dir"),
+    *keys("trainer", "use_v1 v1.separate_async validation_data_dir"),
 )
 """Keys, or what keys are under, without effect here, which change nothing of what is learned: a warning names them."""
 
@@ -230,7 +232,7 @@ def _of_losses(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rules 5 and 6."""
     loss = facts.value(POLICY_LOSS)
     if loss == "geo_mean" and facts.is_loss_by_rollout:
-        yield POLICY_LOSS, f"it takes a mean of its own over each micro-batch; set {ACTOR}.loss_agg_mode, too"
+        yield POLICY_LOSS, f"it takes a mean of its own over each micro-batch; set {ACTOR}.loss_agg_mode to token-mean"
     if loss == "bypass_mode":
         yield POLICY_LOSS, "it does without the actor's own probabilities, which the loss needs here; leave it out"
 
@@ -241,8 +243,9 @@ def _of_servers(facts: Facts) -> Iterator[tuple[str, str]]:
     engine = facts.config.actor_rollout_ref.actor.strategy
     if facts.config.model_engine != "dp":
         yield "model_engine", "models are trained with FSDP here; leave it out"
-    if engine not in ("fsdp", "fsdp2"):
-        yield f"{ACTOR}.strategy", "models are trained with FSDP here; set it to fsdp or fsdp2"
+    for key in (f"{ACTOR}.strategy", "actor_rollout_ref.ref.strategy", "critic.strategy"):
+        if facts.value(key) not in (None, "fsdp", "fsdp2"):
+            yield key, "models are trained with FSDP here; set it to fsdp or fsdp2"
     if model.lora.rank > 0:
         yield f"{MODEL}.lora.rank", f"{engine} does not read it, and would train the whole model; set {MODEL}.lora_rank"
     if model.lora_adapter_path and model.lora_rank <= 0:

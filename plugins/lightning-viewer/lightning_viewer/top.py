@@ -1,11 +1,13 @@
 """A run that goes on elsewhere, in the terminal."""
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -13,9 +15,8 @@ from rich.live import Live as Panel
 from rich.table import Table
 from rich.text import Text
 
-from lightning_core.display.panel import failure_words, named_rows, sparkline
+from lightning_core.display.panel import TOLD_FIRST, failure_words, named_rows
 from lightning_core.runs.metrics import Report, newest_of, read_metrics
-from lightning_core.runs.standing import CURVES
 from lightning_core.texts import metric_words, seconds, usage_words, visible
 from lightning_core.types import Worker
 from lightning_viewer.aggregates import Aggregates, Filter
@@ -27,8 +28,12 @@ RATE_SECONDS = 30.0
 """The rate is that of so many of the last seconds."""
 WIDTH_ELSEWHERE = 160
 """How wide a line is where there is no terminal."""
+CURVE_WIDTH = 32
+"""How many characters a curve takes at most."""
 MAX_WORKERS = 12
 MAX_CAUSES = 3
+
+_LEVELS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +117,23 @@ def drawn(now: Look, *, clock: Callable[[], float] = time.time) -> Group:
 def _curve(reports: Sequence[Report]) -> list[tuple[str, str]]:
     """Draw the metric that tells best whether the run gets better, with its newest value; nothing without one."""
     words = metric_words(newest_of(reports))
-    for name in CURVES:
+    for name in TOLD_FIRST:
         values = [value for each in reports if each.step is not None and (value := each.metrics.get(name)) is not None]
         if values:
             newest = words.get(name, "")
             return [(name, f"{sparkline(values)}  {newest}" if len(values) > 1 else newest)]
     return []
+
+
+def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
+    """Draw a curve in one line, from its lowest value to its highest; of many values, means of neighbours."""
+    if len(values) > width:
+        ends = [index * len(values) // width for index in range(width + 1)]
+        values = [fmean(values[start:end]) for start, end in itertools.pairwise(ends)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _LEVELS[len(_LEVELS) // 2] * len(values)
+    return "".join(_LEVELS[min(int((each - low) / (high - low) * len(_LEVELS)), len(_LEVELS) - 1)] for each in values)
 
 
 def _workers(workers: Sequence[Worker], time_now: float) -> Table:
