@@ -193,20 +193,14 @@ def compact(source: str, runs_dir: Path | None) -> None:
     from lightning_core.registry import default_registry
     from lightning_core.runs.folder import find_run
 
-    path, folder = Path(source), None
+    path = Path(source)
     if not path.is_file():
-        folder = find_run(runs_root(runs_dir), source)
-        path = folder.store_file
+        path = find_run(runs_root(runs_dir), source).store_file
     before = _size(path)
     try:
-        if folder is not None:
-            folder.lock.take()
         default_registry().load("stores", "sqlite").compact(path)
     except StoreError as exc:  # such as one that another process uses
         raise ConfigError(str(exc)) from exc
-    finally:
-        if folder is not None:
-            folder.lock.release()
     click.echo(f"{path} has {_size(path) / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
 
 

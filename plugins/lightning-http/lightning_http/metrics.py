@@ -169,6 +169,5 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
     for last, worker in sorted(heard, key=lambda each: each[0]):
         if now - last > GONE_SECONDS:
             continue
-        stats = worker.heartbeat_stats or {}
-        whose = {"worker": worker.worker_id, "host": well_formed(str(stats.get("host", "")))}
-        yield "agl_worker_silence_seconds", whose, now - last
+        host = well_formed(str((worker.heartbeat_stats or {}).get("host", "")))
+        yield "agl_worker_silence_seconds", {"worker": worker.worker_id, "host": host}, now - last

@@ -42,10 +42,6 @@ def require_key(host: str, key: str | None, *, what: str, give: str) -> None:
         )
 
 
-PAGE_HEADERS = ("host", "origin", "sec-fetch-site")
-"""The headers that the checks look at."""
-
-
 class OtherSite(AccessDenied):
     """A page of another site sent the request."""
 

@@ -214,11 +214,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         InvalidRequest: When it is not the path of a file.
         UnusableFile: When there is no folder for it, or the path is that of a folder.
     """
-    try:
-        text = os.fspath(path)
-    except TypeError:
-        raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
-    if not isinstance(text, str) or not text or "\0" in text:
+    text = path if isinstance(path, str) else str(path) if isinstance(path, os.PathLike) else ""
+    if not text or "\0" in text:
         raise InvalidRequest(f"path is {path!r}; it is the path of a file")
     if text == ":memory:" or text.startswith("file:"):
         raise InvalidRequest(f"path is {text!r}; it is the plain path of a file. The store 'memory' keeps nothing")
