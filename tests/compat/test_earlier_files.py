@@ -59,6 +59,9 @@ def test_config_file_means_what_it_meant(folder: Path, expected: Any) -> None:
     now = agl(folder, "train", "full.toml", "--dry-run").splitlines()
     then = [line for line in expected["config"].splitlines() if not line.startswith("#")]
     assert [line for line in then if line not in now] == [
+        "  jointly: false",
+        "  base_url: null",
+        "  api_key: null",
         "  cancelled_store_timeout_seconds: 1.0",
         "  export_timeout_seconds: 1.0",
         "  global_provider: true",

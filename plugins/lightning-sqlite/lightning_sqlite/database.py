@@ -99,6 +99,7 @@ class Database:
             )
         self.path = checked_path(path)
         self._note = Path(f"{self.path}-owner")
+        _refuse_foreign(self.path)
         try:
             with suppress(FileExistsError):  # a new file is its owner's alone, and so are its journals
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
@@ -225,3 +226,21 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if not absolute.parent.is_dir():
         raise UnusableFile(f"{absolute} cannot be opened: there is no folder {absolute.parent}; make it first")
     return absolute
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse what is not a database: SQLite takes a short file for an empty one, and writes over it."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    # Through SQLite rather than `open`: closing a descriptor of ours would drop the locks of a store in this process.
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            version_of(connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as exc:
+        if primary_code(exc) == sqlite3.SQLITE_NOTADB:
+            raise UnusableFile(
+                f"{path} is not an SQLite database ({exc}); it was left as it is, take another path"
+            ) from exc
