@@ -2,9 +2,11 @@
 
 Usage: python -I probe_fit.py DISTRIBUTION
 
-Each of its stores, tracers, runners and strategies is tried, with the core's for the rest.
+Each of its stores, tracers, runners and strategies is tried, with the core's for the rest; of lightning-legacy, that it
+adds the module paths of agentlightning 0.3.
 """
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +62,8 @@ def options(kind: str, name: str) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Fit each component of the distribution, and end with an error at the first that cannot."""
     for entry in distribution(sys.argv[1]).entry_points:
+        if entry.group == "lightning_core.former":  # a path that the core does not have
+            importlib.import_module("lightning_core.types.core")
         kind = entry.group.removeprefix("lightning_core.")
         if kind not in KINDS:
             continue
