@@ -14,29 +14,27 @@ from typing import Any, Final
 
 from lightning_core.errors import NeedsLegacy
 
+DROPPED: Final = (
+    "AgentLightningClient AgentLightningServer DevTaskLoader GenericResponse LegacyAgentRunner RolloutLegacy "
+    "RolloutRawResultLegacy Task TaskIfAny"
+).split()
+"""Names of 0.3, which had deprecated them, of the protocol of 0.1 and 0.2."""
+
 SUPPLIED: Final = {
+    **dict.fromkeys(DROPPED, ""),
     "APO": "lightning_apo",
-    "AgentLightningClient": "lightning_legacy",
-    "AgentLightningServer": "lightning_legacy",
     "AgentOpsTracer": "lightning_agentops",
     "ClientServerExecutionStrategy": "lightning_http.processes:ProcessesStrategy",
     "CommandAgent": "lightning_agents",
-    "DevTaskLoader": "lightning_legacy",
-    "GenericResponse": "lightning_legacy.names",
     "HttpAgent": "lightning_agents",
     "LLMProxy": "lightning_proxy",
-    "LegacyAgentRunner": "lightning_legacy",
     "LightningEnvVar": "lightning_legacy.command_line",
     "LightningStoreClient": "lightning_http",
     "LightningStoreServer": "lightning_http",
     "ModelConfig": "lightning_proxy",
     "ParallelWorkerBase": "lightning_legacy.names",
-    "RolloutLegacy": "lightning_legacy.names",
-    "RolloutRawResultLegacy": "lightning_legacy.names",
     "SpanAttributeNames": "lightning_legacy.names",
     "SpanNames": "lightning_legacy.names",
-    "Task": "lightning_legacy.names",
-    "TaskIfAny": "lightning_legacy.names",
     "VERL": "lightning_verl",
     "WeaveTracer": "lightning_weave",
     "configure_logger": "lightning_legacy.names",
@@ -70,8 +68,14 @@ def supplied(name: str) -> Any:
     """Return what stands behind a name of `SUPPLIED`.
 
     Raises:
-        ImportError: When the distribution that has it is not installed.
+        ImportError: When it is dropped, or the distribution that has it is not installed.
     """
+    if name in DROPPED:
+        raise ImportError(
+            f"{name} is not here, as nothing speaks the protocol of agentlightning 0.1 and 0.2: Trainer.fit runs an "
+            "agent, Trainer.dev tries it, and docs/programs.md and docs/services.md have agents in processes of their "
+            "own"
+        )
     module, _, attribute = SUPPLIED[name].partition(":")
     return getattr(import_plugin(module, name), attribute or name)
 

@@ -224,8 +224,8 @@ def _by_source(spans: Sequence[SpanT]) -> tuple[list[SpanT], list[SpanT]]:
 FINAL_REWARD: Final = "lightning_core.final_reward"
 """Under this name an attempt's metadata have what `find_final_reward` finds in its spans.
 
-It is a mapping with `value`, `sequence_id` (of the span) and `reported`. None says that only the spans tell. The store
-writes it as spans arrive, and nobody else can; there is none without a reward.
+It is a mapping with `value`, `sequence_id` (of the span) and `reported`. None says that only the spans tell. Only the
+store writes it, as spans arrive; there is none without a reward.
 """
 
 

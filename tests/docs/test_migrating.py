@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightning_legacy import DROPPED
 from lightning_legacy.modules import PLACES
 
 import lightning_core
-from lightning_core.former import SUPPLIED
+from lightning_core.former import DROPPED, SUPPLIED
 from lightning_core.registry.options import deprecated_options
 
 HERE = Path(__file__).parent

@@ -5,13 +5,11 @@ import secrets
 import warnings
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
-
-from pydantic import BaseModel, Field
+from typing import Any, Literal, Protocol, TypeVar
 
 from lightning_core.lifecycle import ENDED, QUEUED
 from lightning_core.logs import setup_module_logging
-from lightning_core.types import Rollout, RolloutMode, TaskInput, Triplet
+from lightning_core.types import Rollout
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -42,49 +40,6 @@ class SpanAttributeNames(StrEnum):
 
     MESSAGE = "message"
     OBJECT = "object"
-
-
-class Task(BaseModel):
-    """What the client of agentlightning 0.1 fetched."""
-
-    rollout_id: str
-    input: TaskInput
-    mode: RolloutMode | None = None
-    resources_id: str | None = None
-    create_time: float | None = None
-    last_claim_time: float | None = None
-    num_claims: int | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
-
-
-class TaskIfAny(BaseModel):
-    """A task, or word that there is none."""
-
-    is_available: bool
-    task: Task | None = None
-
-
-class RolloutLegacy(BaseModel):
-    """What the client of agentlightning 0.1 sent back."""
-
-    rollout_id: str
-    task: Task | None = None
-    final_reward: float | None = None
-    triplets: list[Triplet] | None = None
-    trace: list[dict[str, Any]] | None = None
-    logs: list[str] | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
-
-
-RolloutRawResultLegacy: TypeAlias = Any
-
-
-class GenericResponse(BaseModel):
-    """What the server of agentlightning 0.1 answered."""
-
-    status: str = "success"
-    message: str | None = None
-    data: dict[str, Any] | None = None
 
 
 class ParallelWorkerBase:
