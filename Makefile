@@ -62,7 +62,7 @@ quickstart-rl: $(RL_MADE_FOR) ## train the model behind an example agent, on a p
 	$(RL_BIN)/python examples/rl_calculator/train.py
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder # many tests wait, so three share two processors
 	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests plugins/lightning-grpo/tests examples/gsm8k_grpo examples/reasoning_gym_grpo \
 		examples/agent_service examples/sql_agent/test_rl_config.py plugins/lightning-export/tests/test_datasets.py \
 		plugins/lightning-tokens/tests/test_generator.py plugins/lightning-tokens/tests/learning/test_rewards_by_call.py

@@ -14,10 +14,12 @@ from typing import Any, Final
 
 from lightning_core.errors import NeedsLegacy
 
-DROPPED: Final = (
-    "AgentLightningClient AgentLightningServer DevTaskLoader GenericResponse LegacyAgentRunner RolloutLegacy "
-    "RolloutRawResultLegacy Task TaskIfAny"
-).split()
+DROPPED: Final = frozenset(
+    {
+        *("AgentLightningClient", "AgentLightningServer", "DevTaskLoader", "GenericResponse", "LegacyAgentRunner"),
+        *("RolloutLegacy", "RolloutRawResultLegacy", "Task", "TaskIfAny"),
+    }
+)
 """Names of 0.3, which had deprecated them, of the protocol of 0.1 and 0.2."""
 
 SUPPLIED: Final = {

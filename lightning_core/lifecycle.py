@@ -1,7 +1,8 @@
 """The status machine of rollouts and attempts: pure functions from a record to the next one.
 
-Every function takes a record and the time, in seconds since the epoch, and returns the record that follows, or the
-same object where nothing changes. None of them does I/O, reads a clock or changes what it was given.
+A function that makes a change takes a record, and mostly the time, in seconds since the epoch; it returns the record
+that follows, or the same object where nothing changes. None of them does I/O, reads a clock or changes what it was
+given.
 
 A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelled`, and through `requeuing` when a
 retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal

@@ -86,7 +86,7 @@ async def test_the_search_finds_a_better_prompt_and_each_rollout_leaves_one_row(
         text = config.read_text(encoding="utf-8")
         assert "http://127.0.0.1:8765/v1" in text
         config.write_text(text.replace("http://127.0.0.1:8765/v1", url), encoding="utf-8")
-        fewer = ["algorithm.val_batch_size=4", "test_dataset=null"]
+        fewer = ["algorithm.val_batch_size=2", "algorithm.branch_factor=1", "test_dataset=null"]
         job = load_job(config, overrides=fewer, run_dir=tmp_path / "runs")
         result = await job.trainer.fit_async(job.agent, job.train_dataset, val_dataset=job.val_dataset)
 

@@ -69,7 +69,7 @@ class CommandGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the names, from metadata alone; without the older ones of what `agl serve` has."""
+        """List the names, from metadata alone; without `proxy`, which is `agl serve proxy`."""
         names = dict.fromkeys(component.name for component in default_registry().components("commands"))
         return [name for name in names if name != "proxy"]
 

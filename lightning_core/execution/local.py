@@ -12,6 +12,8 @@ from lightning_core.lifecycle import QUEUED
 from lightning_core.store import LightningStore
 from lightning_core.types import Rollout
 
+logger = logging.getLogger(__name__)
+
 LOOK_SECONDS = 0.2
 """How often to look for work that no runner is left to do: one query each time, once all runners have ended."""
 
@@ -57,8 +59,6 @@ def _no_runner_left(rollout: Rollout, n_runners: int) -> ExecutionError:
         "still waits; raise max_rollouts or n_runners"
     )
 
-
-logger = logging.getLogger(__name__)
 
 TELL_SECONDS = 5.0
 """How long a store may take to hear it."""

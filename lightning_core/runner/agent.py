@@ -233,22 +233,22 @@ class LitAgentRunner(Runner[T_task]):
                 await asyncio.wait((claim, stop), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 try:
-                    claimed = await self._cancelled(claim, request_id)
+                    claimed = await self._cancel_claim(claim, request_id)
                 except Exception as exc:  # it must not take the place of the cancellation
                     logger.warning("lightning.claim_failed worker_id=%s", self.heartbeats.worker_id, exc_info=exc)
                     claimed = None
                 if claimed is not None:
                     await give_back(self.store, claimed, may_requeue=True)
                 raise
-            claimed = claim.result() if claim.done() else await self._cancelled(claim, request_id)
+            claimed = claim.result() if claim.done() else await self._cancel_claim(claim, request_id)
             if claimed is not None:
                 return claimed
         return None
 
-    async def _cancelled(
+    async def _cancel_claim(
         self, claim: "asyncio.Task[AttemptedRollout | None]", request_id: str
     ) -> AttemptedRollout | None:
-        """Cancel a claim that is still under way, and return what it has come to."""
+        """Cancel a claim that is under way; return what it got all the same."""
         claim.cancel()
         await asyncio.wait((claim,))
         if not claim.cancelled():

@@ -32,6 +32,8 @@ from lightning_core.texts import cut
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout, Span, SpanCoreFields
 from lightning_core.types.text import well_formed
 
+logger = logging.getLogger(__name__)
+
 PAUSE = "pause_seconds"
 """Where an attempt's metadata say how long its rollout was kept back after a fault of its model."""
 
@@ -218,8 +220,6 @@ _NOT_THE_USERS = (
 )
 
 
-logger = logging.getLogger(__name__)
-
 _MAX_KNOWN_FAULTS = 1000
 
 LAST_WORDS_SECONDS = 0.5
@@ -299,9 +299,9 @@ async def give_back(
 
 
 async def give_back_claimed(store: LightningStore, worker_id: str, request_id: str) -> None:
-    """Give back what a claim that was cancelled may have got all the same: the store may have answered in vain.
+    """Give back what a cancelled claim may have got, where the store's answer came too late to be read.
 
-    Otherwise it would be known only when its lease is lost.
+    Otherwise the store would find out only when the lease ends.
     """
     try:
         async with asyncio.timeout(LAST_WORDS_SECONDS):

@@ -29,6 +29,8 @@ from lightning_core.secrets import hide_in_text, hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import LLM, NamedResources, Resource
 
+logger = logging.getLogger(__name__)
+
 _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 
 
@@ -83,8 +85,6 @@ def _without_secrets(resource: Resource) -> dict[str, Any]:
 def _show_parameters(parameters: Mapping[str, Any]) -> Any:
     return hide_keys_in(without_secrets("sampling_parameters", parameters))
 
-
-logger = logging.getLogger(__name__)
 
 STATE = "lightning_core.run"
 """Under this name the store has which parts of the run have ended."""

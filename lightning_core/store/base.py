@@ -536,8 +536,8 @@ class LightningStore(ABC):
 
         Args:
             resources: The bundle.
-            parent_id: The version that it was made from. A store class whose method lacks this parameter works all the
-                same, and keeps no parents.
+            parent_id: The version that it was made from. With lightning-legacy, a store class whose method lacks this
+                parameter works all the same, and keeps no parents.
             request_id: Makes a repetition of this request harmless. The parent stays as the first request gave it.
 
         Raises:

@@ -100,7 +100,7 @@ class StorePart(LightningStore):
 def takes_fields(
     declared: Callable[P, Awaitable[R]],
 ) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Give a method the signature of one of the interface's; what makes or changes a rollout becomes one mapping.
+    """Give a method the signature of one of the interface's, and the values of a rollout's fields as one mapping.
 
     The method is called with the other arguments, and `fields`: the values of those that `EnqueueRolloutRequest` has.
     """

@@ -24,7 +24,7 @@ pytestmark = [
 SERVERS = 2
 CLIENTS = 16
 """Of each server, in one process."""
-ROLLOUTS = max(1, int(os.environ.get("AGL_CHAOS_ROLLOUTS", "1000")) // (4 * SERVERS * CLIENTS))
+ROLLOUTS = max(1, int(os.environ.get("AGL_CHAOS_ROLLOUTS", "1000")) // (8 * SERVERS * CLIENTS))
 """That each client enqueues."""
 KILLS = 2
 """Of each kind."""

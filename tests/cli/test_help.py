@@ -31,7 +31,7 @@ def test_help_of_every_command_has_an_example_of_it(name: str) -> None:
     result = CliRunner().invoke(agl, [*name.split()[1:], "--help"])
     assert result.exit_code == 0
     example = result.stdout.partition("Example:\n")[2].split("\n\n")[0]
-    assert f"{name} " in example, f"the help of {name!r} has no example of it"
+    assert re.search(rf"{name}\b", example), f"the help of {name!r} has no example of it"
 
 
 @pytest.mark.parametrize("name", commands())

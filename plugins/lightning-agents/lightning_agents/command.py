@@ -25,6 +25,8 @@ from lightning_core.secrets import hide_in_text
 from lightning_core.texts import cut
 from lightning_core.types import NamedResources, Rollout
 
+logger = logging.getLogger(__name__)
+
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 """The variables of this process that every program gets, where they are set: what many do not start without."""
 
@@ -120,8 +122,6 @@ def _field(task: Any, path: str, variable: str) -> Any:
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else as_json(value).decode()
 
-
-logger = logging.getLogger(__name__)
 
 OUT_OF_REACH = 75
 """The exit status by which a program says that what it needs is out of reach: `EX_TEMPFAIL` of sysexits."""

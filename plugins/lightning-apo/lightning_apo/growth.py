@@ -15,6 +15,8 @@ from lightning_apo.plan import Options
 from lightning_apo.tools import Setting
 from lightning_core.algorithm import Batch
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -37,8 +39,6 @@ async def concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         raise failure
     return [task.result() for task in tasks]
 
-
-logger = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 8
 """Endpoints refuse requests where more come at once than they serve, and clients give up soon."""

@@ -30,6 +30,8 @@ from lightning_http.routes import (
 from lightning_http.traces import ANSWERS, REQUEST, keep_traces
 from lightning_http.wire import from_any_json
 
+logger = logging.getLogger(__name__)
+
 _ABOUT = """
 A store of rollouts, attempts, spans, resources, workers and an algorithm's state.
 
@@ -167,9 +169,6 @@ async def export_traces(call: ByAttempt, request: Request) -> Response:
     cannot be kept are counted in the answer, as the protocol has it.
     """
     return await keep_traces(request, call)
-
-
-logger = logging.getLogger(__name__)
 
 
 def _pages() -> list[BaseRoute]:

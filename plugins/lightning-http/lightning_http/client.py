@@ -52,8 +52,9 @@ class LightningStoreClient(_Complete):
 
     A request is repeated while the server is out of reach, which is harmless: every change has a request id. When it
     stays out of reach, that is a `StoreUnavailable`, never an empty answer. Everything else is as the store itself
-    would have it, its errors included, but for two things: pages of more than `page_size` records are asked for one
-    after the other, and of spans whose first answer was lost it is not known any more which of them were new.
+    would have it, its errors included, but for three things: pages of more than `page_size` records are asked for one
+    after the other; more rollouts than that are enqueued by several requests, each of them whole or not at all; and of
+    spans whose first answer was lost it is not known any more which of them were new.
 
     It can be pickled, and used after a fork. Connections are closed with the event loop that they belong to, at the
     latest.
@@ -289,7 +290,6 @@ class LightningStoreClient(_Complete):
     async def _await(self, path: str, body: Mapping[str, Any], waits: str, request_id: str | None) -> Any:
         """Ask for something that takes its time, again and again until it is there or the time has passed."""
         poll_seconds, seconds = self._options["poll_seconds"], body[waits]
-
         left = None if seconds is None else min(max(seconds, 0.0), _MAX_WAIT_SECONDS)
         until = None if left is None else time.monotonic() + left
         while True:

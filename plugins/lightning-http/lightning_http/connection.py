@@ -19,6 +19,8 @@ from yarl import URL
 from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
 from lightning_http.messages import ERRORS, LEASE_HEADER, PENDING_HEADER, PREFIX, RETRIED_STATUSES, RUN_HEADER
 
+logger = logging.getLogger(__name__)
+
 _CONNECT_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 
@@ -109,8 +111,6 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-
-logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_SECONDS = 2.0
 

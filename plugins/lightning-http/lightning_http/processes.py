@@ -24,6 +24,8 @@ from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following, observer_of
 from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, join_run, process_context, process_maker, release
 
+logger = logging.getLogger(__name__)
+
 _AtLeastOne = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(ge=0)]
 
@@ -42,8 +44,6 @@ def _setting(name: str, given: Any, variable: str, default: Any, kind: Any) -> A
         return _checked(f"the variable {variable}", text, kind)
     return _checked(name, default if given is None else given, kind)
 
-
-logger = logging.getLogger(__name__)
 
 STORE_PORT = 4747
 """Where `agl serve store` serves, unless it is told otherwise."""

@@ -18,6 +18,8 @@ from lightning_mongo import schema
 from lightning_mongo.database import Database, pause
 from lightning_mongo.errors import OUT_OF_REACH, in_short
 
+logger = logging.getLogger(__name__)
+
 FRESH_SECONDS = 0.25
 """How late the deadlines may be seen that others write; what this process writes is known at once."""
 
@@ -60,8 +62,6 @@ class Deadlines:
         with self._lock:
             self._known[run_id] = min(at, self._written.get(run_id, math.inf)), asked
 
-
-logger = logging.getLogger(__name__)
 
 _PROJECTION = {"status": 1, "deadline": 1, "written": 1, "changed": 1}
 

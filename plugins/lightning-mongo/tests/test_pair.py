@@ -45,7 +45,7 @@ def few(examples: int) -> Any:
 
 
 class TestOnStandaloneServer(MongoAndMemory.TestCase):  # type: ignore[misc]
-    settings = few(8)
+    settings = few(6)
 
     @pytest.fixture(autouse=True)
     def place(self, standalone: Mongod) -> None:
@@ -53,7 +53,7 @@ class TestOnStandaloneServer(MongoAndMemory.TestCase):  # type: ignore[misc]
 
 
 class TestOnReplicaSet(OnReplicaSet.TestCase):  # type: ignore[misc]
-    settings = few(8)
+    settings = few(6)
 
     @pytest.fixture(autouse=True)
     def place(self, replica_set: Mongod) -> None:

@@ -157,7 +157,7 @@ class App:
         return started
 
     def _most(self, call: Call) -> Reserve:
-        """Return what a call may use at the most: nothing that is known for one that passes through as it is."""
+        """Return what a call may use at the most; `NOTHING` for one that passes through, as that is not known."""
         route = call.route
         if call.dialect is None or route.fields is None:
             return NOTHING

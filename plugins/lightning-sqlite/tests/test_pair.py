@@ -34,5 +34,5 @@ class SqliteAndMemory(StorePair):
 
 TestSqliteAndMemory = pytest.mark.slow(SqliteAndMemory.TestCase)
 TestSqliteAndMemory.settings = settings(
-    max_examples=40, stateful_step_count=50, derandomize=True, database=None, deadline=None
+    max_examples=25, stateful_step_count=50, derandomize=True, database=None, deadline=None
 )

@@ -45,6 +45,9 @@ class Follower:
     """Keeps `Aggregates` up to date with a store. One caller at a time."""
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self.known = Aggregates()
         """What is known by now."""
         self._open: set[str] = set()
@@ -81,7 +84,7 @@ class Follower:
         for start in range(0, len(again), PAGE_SIZE):
             changed += await store.query_rollouts(rollout_id_in=again[start : start + PAGE_SIZE])
         if len(changed) < len(again) or not await self._read_new(store, changed):
-            self.__init__()  # type: ignore[misc]  # some were deleted: the others have other places now
+            self._reset()  # some were deleted: the others have other places now
             return await self.update(store)
         if told is None:
             changed += await self._next_ended(store)

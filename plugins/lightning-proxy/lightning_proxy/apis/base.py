@@ -80,7 +80,7 @@ class Dialect(ABC):
         """Whether an answer, in one piece or merged, has what holds the model's words, if only an empty list."""
 
     def is_garbage(self, fields: Fields) -> bool:
-        """Whether an event of a stream is none of this API, for all that can be seen: clients may fail on it."""
+        """Whether an event of a stream clearly does not belong to this API, so that clients may fail on it."""
         return False
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
