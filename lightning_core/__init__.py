@@ -12,7 +12,7 @@ import lazy_loader
 
 from lightning_core.former import SUPPLIED, install, supplied
 
-_own, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_stub_getattr, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 install()
 
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     if name in SUPPLIED:
         value = supplied(name)
     elif name in __all__:
-        value = _own(name)
+        value = _stub_getattr(name)
     elif name.startswith("_"):
         raise _unknown(name)
     else:

@@ -103,8 +103,8 @@ def import_plugin(module: str, name: str) -> Any:
 @functools.cache
 def find_former() -> Any:
     """Return the module that fills the hook; None where lightning-legacy is not installed."""
-    found = next(iter(entry_points(group=GROUP)), None)
-    return None if found is None else found.load()
+    entry_point = next(iter(entry_points(group=GROUP)), None)
+    return None if entry_point is None else entry_point.load()
 
 
 def former(met: str) -> Any:
@@ -163,12 +163,12 @@ class _Loader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        own = module.__dict__.get("__getattr__")
+        getter = module.__dict__.get("__getattr__")
 
         def find(name: str) -> Any:
-            if own is not None:
+            if getter is not None:
                 try:
-                    return own(name)
+                    return getter(name)
                 except AttributeError:
                     pass
             path = module.__dict__.get("__path__")

@@ -368,8 +368,8 @@ def worker_after(worker: Worker, attempt: Attempt, now: float) -> Worker:
     An attempt that it does not work on any more changes nothing. One that was handed to another worker releases it.
     """
     works_on_it = worker.current_attempt_id == attempt.attempt_id
-    own = attempt.worker_id == worker.worker_id
-    if own and attempt.status in ACTIVE_ATTEMPT:
+    is_own = attempt.worker_id == worker.worker_id
+    if is_own and attempt.status in ACTIVE_ATTEMPT:
         if works_on_it:
             return worker
         return evolve(
@@ -381,7 +381,7 @@ def worker_after(worker: Worker, attempt: Attempt, now: float) -> Worker:
         )
     if not works_on_it:
         return worker
-    if own and attempt.status in ("succeeded", "failed"):
+    if is_own and attempt.status in ("succeeded", "failed"):
         return evolve(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
     return evolve(worker, status="unknown", current_rollout_id=None, current_attempt_id=None)
 
@@ -428,8 +428,8 @@ def _story_of_faults(record: RolloutRecord) -> str:
     for each in attempts:
         place = f"attempt {each.sequence_id} on {each.worker_id or 'an unnamed worker'}"
         of_cause.setdefault(str((each.metadata or {}).get("fault")), []).append(place)
-    told = [f"{', '.join(places)}: {cause}" for cause, places in of_cause.items()]
-    return f"given up after {len(attempts)} faults, none of which is the agent's failure: {'; '.join(told)}"
+    causes = [f"{', '.join(places)}: {cause}" for cause, places in of_cause.items()]
+    return f"given up after {len(attempts)} faults, none of which is the agent's failure: {'; '.join(causes)}"
 
 
 def _last_sign(attempt: Attempt) -> float:

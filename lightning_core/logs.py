@@ -157,9 +157,9 @@ def _parts(record: logging.LogRecord) -> dict[str, Any]:
     }
     if event is not None:
         parts["event"] = event
-    own = {"time", "level", "logger", "event", "text", "exception"}
+    reserved = {"time", "level", "logger", "event", "text", "exception"}
     for name, value in fields.items():
-        parts[f"field_{name}" if name in own else name] = hide_in_field(name, value)
+        parts[f"field_{name}" if name in reserved else name] = hide_in_field(name, value)
     if text:
         parts["text"] = hide_in_text(text)
     if record.exc_info and isinstance(record.exc_info[1], StoreError | RunFolderError):  # a traceback adds nothing

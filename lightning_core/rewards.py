@@ -217,8 +217,8 @@ def sound_final_reward(spans: Sequence[SpanLike]) -> float | None:
 
 def _by_source(spans: Sequence[SpanT]) -> tuple[list[SpanT], list[SpanT]]:
     """Split spans into those of the runner and those that were reported in time."""
-    own = [span for span in spans if not is_reported(span.attributes)]
-    return own, [span for span in spans if is_reported(span.attributes) and not is_late(span.attributes)]
+    runner_spans = [span for span in spans if not is_reported(span.attributes)]
+    return runner_spans, [span for span in spans if is_reported(span.attributes) and not is_late(span.attributes)]
 
 
 FINAL_REWARD: Final = "lightning_core.final_reward"
@@ -255,10 +255,10 @@ def with_rewards_of(metadata: Mapping[str, Any] | None, arrived: Iterable[Arriva
 
 def keep_final_reward(given: Mapping[str, Any] | None, kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return metadata that take the place of others, with the final reward that those have, and no other."""
-    own = {name: value for name, value in (given or {}).items() if name != FINAL_REWARD}
+    metadata = {name: value for name, value in (given or {}).items() if name != FINAL_REWARD}
     if kept is not None and FINAL_REWARD in kept:
-        own[FINAL_REWARD] = kept[FINAL_REWARD]
-    return None if given is None and not own else own
+        metadata[FINAL_REWARD] = kept[FINAL_REWARD]
+    return None if given is None and not metadata else metadata
 
 
 def _followed(kept: Any, arrival: Arrival) -> Any:

@@ -164,8 +164,8 @@ class _Known:
         self._made_of = 0
         """Of how many texts the pattern is made."""
 
-    def add(self, found: Iterable[str]) -> None:
-        self._texts.update(text for text in found if len(text) >= _SHORTEST)
+    def add(self, texts: Iterable[str]) -> None:
+        self._texts.update(text for text in texts if len(text) >= _SHORTEST)
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -206,9 +206,9 @@ def remember_secrets(name: str, value: Any) -> None:
         name: What the value is called; it says whether the whole value is a secret.
         value: A text, a model, or a mapping or list of such. Of `os.environ/NAME` the variable's value is hidden.
     """
-    found = list(_secrets_in(name, value))
-    _given.add(found)
-    _known.add(found)
+    texts = list(_secrets_in(name, value))
+    _given.add(texts)
+    _known.add(texts)
 
 
 def remember_environment() -> None:
@@ -271,9 +271,9 @@ def _hide_in_json(text: str, name: str) -> str:
     if not text.lstrip().startswith(("[", "{")) or _KEY_FIELD.search(f'{name}"{text}') is None:
         return text
     try:
-        said = json.loads(text)
-        hidden = hide_keys_in(said, name)
-        return text if hidden == said else json.dumps(hidden, ensure_ascii=text.isascii())
+        document = json.loads(text)
+        hidden = hide_keys_in(document, name)
+        return text if hidden == document else json.dumps(hidden, ensure_ascii=text.isascii())
     except (ValueError, RecursionError):  # it only looks so
         return text
 

@@ -31,7 +31,7 @@ def visible_prompt(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shortened(value: Any, limit: int) -> str:

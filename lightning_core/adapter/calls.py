@@ -224,12 +224,12 @@ class ModelCall:
     def usage(self) -> Usage:
         """What it used; the numbers of recorded token ids where no source told a number."""
         given, answers = self.prompt_token_ids, [one.token_ids for one in self.choices if one.token_ids is not None]
-        told = dialects.usage(self.spans)
+        usage = dialects.usage(self.spans)
         return Usage(
             1,
-            len(given) if told.input_tokens is None and given is not None else told.input_tokens,
-            sum(map(len, answers)) if told.output_tokens is None and answers else told.output_tokens,
-            told.cost,
+            len(given) if usage.input_tokens is None and given is not None else usage.input_tokens,
+            sum(map(len, answers)) if usage.output_tokens is None and answers else usage.output_tokens,
+            usage.cost,
         )
 
 
@@ -318,5 +318,5 @@ def _error(span: Span) -> str | None:
 
 
 def _purpose(span: Span) -> str | None:
-    found = span.attributes.get(genai.PURPOSE)
-    return None if found is None else str(found)
+    purpose = span.attributes.get(genai.PURPOSE)
+    return None if purpose is None else str(purpose)

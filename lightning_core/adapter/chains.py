@@ -42,24 +42,24 @@ class Conversations:
             call: The call.
             continued: The one whose tokens its prompt begins with. Only a later one tells why the row breaks off.
         """
-        said, is_related = call.messages, False
-        for other in reversed(self._by_turn.get(_first_turn(call), ()) if said else ()):
+        messages, is_related = call.messages, False
+        for other in reversed(self._by_turn.get(_first_turn(call), ()) if messages else ()):
             if continued is not None and other.order <= continued.order:
                 break
             before = other.messages
             # Calls that branch have a long beginning in common, and differ in the last message.
-            if said[len(before) - 1 : len(before)] == before[-1:] and said[: len(before)] == before:
-                return _start_after(call, other, said[len(before) :])
-            is_related = is_related or _begin_alike(before, said)
+            if messages[len(before) - 1 : len(before)] == before[-1:] and messages[: len(before)] == before:
+                return _start_after(call, other, messages[len(before) :])
+            is_related = is_related or _begin_alike(before, messages)
         if continued is not None:
             return "branched"
         if is_related:
             return "history_edited"
-        return "other_conversation" if said else "unknown"
+        return "other_conversation" if messages else "unknown"
 
 
-def _turns(said: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    return (message for message in said if message.get("role") not in INSTRUCTIONS)
+def _turns(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    return (message for message in messages if message.get("role") not in INSTRUCTIONS)
 
 
 def _first_turn(call: ModelCall) -> str:
@@ -71,17 +71,17 @@ def _start_after(call: ModelCall, other: ModelCall, rest: Sequence[Mapping[str, 
         return "tools_changed"
     if not rest:
         return "same_prompt"
-    return "text_only" if _said(rest[0]) in map(_said, other.answers) else "history_edited"
+    return "text_only" if _text_and_tools(rest[0]) in map(_text_and_tools, other.answers) else "history_edited"
 
 
 def _begin_alike(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether two conversations have their first message in common, and their instructions or the answer, too."""
     shared = 1 if one[:1] == other[:1] else 2
-    turns = [list(islice(_turns(said), shared)) for said in (one, other)]
+    turns = [list(islice(_turns(messages), shared)) for messages in (one, other)]
     return len(turns[0]) == shared and turns[0] == turns[1]
 
 
-def _said(message: Mapping[str, Any]) -> tuple[str, list[Any]]:
+def _text_and_tools(message: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Return what an answer says, in whatever form a client sends it back."""
     content = message.get("content")
     if isinstance(content, list):

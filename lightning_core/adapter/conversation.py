@@ -192,10 +192,10 @@ def chat_text(messages: Sequence[Mapping[str, Any]], finish_reasons: Sequence[st
         messages: The messages.
         finish_reasons: For answers, why each ended.
     """
-    told = [{"role": message.get("role"), "parts": list(_parts(message))} for message in messages]
-    for message, reason in zip(told, finish_reasons, strict=False):
+    chat = [{"role": message.get("role"), "parts": list(_parts(message))} for message in messages]
+    for message, reason in zip(chat, finish_reasons, strict=False):
         message["finish_reason"] = "tool_call" if reason == "tool_calls" else reason
-    return json.dumps(told, ensure_ascii=False)
+    return json.dumps(chat, ensure_ascii=False)
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -49,7 +49,7 @@ def _conversations(call: ModelCall, tool_calls: dict[str, list[dict[str, Any]]])
 
 
 def _tool_calls_by_parent(spans: Sequence[Span]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    calls: dict[str, list[dict[str, Any]]] = {}
     for span in spans:
         if span.parent_id is None or "tool.name" not in span.attributes:
             continue
@@ -63,5 +63,5 @@ def _tool_calls_by_parent(spans: Sequence[Span]) -> dict[str, list[dict[str, Any
                 }
             ]
         )
-        found.setdefault(span.parent_id, []).extend(made)
-    return found
+        calls.setdefault(span.parent_id, []).extend(made)
+    return calls

@@ -124,11 +124,11 @@ def match_in_tree(policy: RewardMatchPolicy, tree: TraceTree, calls: Mapping[int
     """
     nodes = tree.traverse()
     rewards_by_span = {id(span): rewards_of(span) for span in find_reward_spans([node.span for node in nodes])}
-    told = [(node, calls.get(id(node)), rewards_by_span.get(id(node.span), ())) for node in nodes]
-    told = [(node, key, rewards) for node, key, rewards in told if key is not None or rewards]
-    times = _times([node for node, _, _ in told])
+    events = [(node, calls.get(id(node)), rewards_by_span.get(id(node.span), ())) for node in nodes]
+    events = [(node, key, rewards) for node, key, rewards in events if key is not None or rewards]
+    times = _times([node for node, _, _ in events])
     moments = {
-        id(node): Moment(*times[place], key=key, rewards=rewards) for place, (node, key, rewards) in enumerate(told)
+        id(node): Moment(*times[place], key=key, rewards=rewards) for place, (node, key, rewards) in enumerate(events)
     }
     if policy is RewardMatchPolicy.FIRST_OCCURRENCE:
         return match_in_turn(moments.values())

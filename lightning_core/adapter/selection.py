@@ -96,9 +96,9 @@ class CallSelector:
             places[id(node.span)] = _Place(len(places), node, agent, in_reward)
             if not node.children:
                 continue
-            own = node.agent_name()
-            if own is not None:
-                agent = own if self._agent_pattern is None or self._agent_pattern.search(own) else None
+            name = node.agent_name()
+            if name is not None:
+                agent = name if self._agent_pattern is None or self._agent_pattern.search(name) else None
             in_reward = in_reward or (self._exclude_in_reward and is_reward_computation(node.span))
             pending.extend((child, agent, in_reward) for child in reversed(node.children))
         return places

@@ -137,7 +137,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         leave_out: str | None = None,
     ) -> None:
         self._leave_out = pattern("leave_out", leave_out)
-        self._has_told = False
+        self._has_warned = False
         self._selector = CallSelector(
             repair_hierarchy=repair_hierarchy,
             llm_call_match=llm_call_match,
@@ -169,8 +169,8 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         if (words := self._leave_out) is None:
             return calls
         chosen = [call for call in calls if not words.search(_instructions(call))]
-        if len(chosen) < len(calls) and not self._has_told:
-            self._has_told = True
+        if len(chosen) < len(calls) and not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "lightning.calls_left_out calls=%s of=%s: so many calls of this attempt are in no training row, as the "
                 "adapter's leave_out says; other attempts are not warned of",
@@ -181,8 +181,8 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
 
 
 def _instructions(call: ModelCall) -> str:
-    found = [str(message.get("content")) for message in call.messages if message.get("role") in INSTRUCTIONS]
-    return "\n".join(found)
+    texts = [str(message.get("content")) for message in call.messages if message.get("role") in INSTRUCTIONS]
+    return "\n".join(texts)
 
 
 _OWN = "subclass lightning_core.adapter.TraceToTrajectories and override its adapt, or leave the adapter out"

@@ -136,12 +136,12 @@ class TraceTree:
 
     def traverse(self) -> "list[TraceTree]":
         """Return this node and all below it, a parent before its children."""
-        found: list[TraceTree] = []
+        nodes: list[TraceTree] = []
         pending = [self]
         while pending:  # without recursion: traces may be thousands of spans deep
-            found.append(node := pending.pop())
+            nodes.append(node := pending.pop())
             pending.extend(reversed(node.children))
-        return found
+        return nodes
 
     def names_tuple(self) -> tuple[str, list[Any]]:
         """Return the span's name, with its agent's in brackets, and the same of each child."""

@@ -191,9 +191,9 @@ def _without_content(fields: Any) -> Any:
 def _logprobs(call: ModelCall) -> Any:
     """Return them as they were recorded, which may say more than the numbers."""
     for span in call.spans:
-        found = decoded(span.attributes.get(genai.LOGPROBS_CONTENT))
-        if isinstance(found, list):
-            return found
+        logprobs = decoded(span.attributes.get(genai.LOGPROBS_CONTENT))
+        if isinstance(logprobs, list):
+            return logprobs
     return call.logprobs
 
 
@@ -206,8 +206,8 @@ def image_urls(raw_content: Any) -> list[str]:
     for message in entries(given):
         if not isinstance(message, dict):
             continue
-        told = chat_messages([message], role="user") if "parts" in message else [message]
-        for part in (part for one in told for part in entries(decoded(one.get("content")))):
+        messages = chat_messages([message], role="user") if "parts" in message else [message]
+        for part in (part for one in messages for part in entries(decoded(one.get("content")))):
             image = part.get("image_url") if isinstance(part, dict) and part.get("type") == "image_url" else None
             if isinstance(image, dict) and isinstance(image.get("url"), str):
                 urls.append(image["url"])

@@ -75,9 +75,9 @@ class FunctionalLitAgent(LitAgent[Any]):
                 arguments["rollout"] = rollout
             else:
                 kind = _RESOURCES[parameter.name]
-                found = main_or_first(resources, kind)
-                if found is not None:
-                    arguments[parameter.name] = found
+                resource = main_or_first(resources, kind)
+                if resource is not None:
+                    arguments[parameter.name] = resource
                 elif is_required(parameter):
                     raise missing(f"agent {name_of(self._function)}", kind, resources)
         return arguments

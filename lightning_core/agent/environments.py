@@ -124,7 +124,7 @@ class Scoring:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._is_ready = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, task: Any, result: Any) -> Reward | Awaitable[Reward]:
         """Score an answer. It may take long, so call it in a thread of its own."""
@@ -153,10 +153,10 @@ class Scoring:
             raise error
         if isinstance(error, OSError):
             raise Fault(f"the scorer of {self._name} cannot reach what it needs: {error}") from error
-        said = (
+        message = (
             f"it raised {type(error).__name__}: {error}, on the answer {shortened(result, 80)}; that is a reward of 0"
         )
-        self._tell("lightning.scorer_raised", said)
+        self._tell("lightning.scorer_raised", message)
         return 0.0
 
     def _checked(self, reward: Reward) -> Reward:
@@ -166,10 +166,10 @@ class Scoring:
                 self._tell("lightning.reward_out_of_range", f"{value:g} is not from {low:g} to {high:g}")
         return reward
 
-    def _tell(self, event: str, said: str) -> None:
-        if event not in self._told:
-            self._told.add(event)
-            logger.warning("%s environment=%s: %s (said once)", event, self._name, said)
+    def _tell(self, event: str, message: str) -> None:
+        if event not in self._warned:
+            self._warned.add(event)
+            logger.warning("%s environment=%s: %s (said once)", event, self._name, message)
 
 
 class _SelfScoring(LitAgent[Any]):

@@ -110,11 +110,11 @@ async def check_grader(candidate: Candidate, tasks: Sequence[Any], *, junk: Sequ
         Fault: When the grader says that something is out of reach; an `OSError` likewise.
     """
     low, high = candidate.reward_range
-    found: dict[tuple[str, ...], Finding] = {}
+    findings: dict[tuple[str, ...], Finding] = {}
     of_task: set[tuple[str, ...]] = set()
 
     def add(what: str, *key: str) -> None:
-        found.setdefault(key, Finding(what))
+        findings.setdefault(key, Finding(what))
         of_task.add(key)
 
     async def paid(task: Any, answer: Any, *, name: str) -> float | None:
@@ -151,5 +151,5 @@ async def check_grader(candidate: Candidate, tasks: Sequence[Any], *, junk: Sequ
             if value is not None and value > MAX_JUNK and wrong != right:
                 add(f"pays {value:g} for {wrong!r}", "junk", wrong)
         for key in of_task:
-            found[key].count += 1
-    return list(found.values())
+            findings[key].count += 1
+    return list(findings.values())

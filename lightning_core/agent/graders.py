@@ -113,8 +113,8 @@ class Grader:
         if not self._wanted.keys() <= given.keys():
             from lightning_core.adapter.genai import JUDGE  # late: who decorates an agent does not pay for adapters
 
-            own = given["resources"] = resolved(resources, rollout, purpose=JUDGE)
-            llm = main_or_first(own, LLM)
+            judge_resources = given["resources"] = resolved(resources, rollout, purpose=JUDGE)
+            llm = main_or_first(judge_resources, LLM)
             if llm is not None:
                 other_model = {} if self._model is None else {"model": self._model, "sampling_parameters": {}}
                 given["llm"] = llm.model_copy(update=other_model)

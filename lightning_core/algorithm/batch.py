@@ -178,8 +178,8 @@ def describe_failure(rollout: Rollout) -> str:
     failure = (attempt.metadata or {}).get("failure") if attempt is not None else None
     if isinstance(failure, dict):
         return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
-    told = (attempt.metadata or {}) if attempt is not None else {}
-    fault = told.get("given_up", told.get("fault"))
+    metadata = (attempt.metadata or {}) if attempt is not None else {}
+    fault = metadata.get("given_up", metadata.get("fault"))
     if fault is not None and rollout.status == "failed":
         return f"fault: {' '.join(str(fault).split())}"
     if rollout.status == "succeeded" and "imported_from" in (rollout.metadata or {}):

@@ -120,8 +120,8 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
     if manifest.conclusion is not None:
         rows.append((manifest.conclusion.name, manifest.conclusion.summary))
-    told = [("metric", line) for line in metric_lines(run.metrics, None)] if result is None else result_rows(result)
-    rows += [(name, line.removeprefix(f"{name} ")) for name, line in told]
+    lines = [("metric", line) for line in metric_lines(run.metrics, None)] if result is None else result_rows(result)
+    rows += [(name, line.removeprefix(f"{name} ")) for name, line in lines]
     origin = manifest.origin
     if origin.config_file is not None:
         rows.append(("config", " ".join([origin.config_file, *(f"--set {each}" for each in origin.overrides)])))

@@ -95,10 +95,10 @@ def _ended_before(root: Path, age: str) -> "list[RunFolder]":
     from lightning_core.cli.run_report import load_runs
     from lightning_core.runs.manifest import now
 
-    said = re.fullmatch(r"(\d{1,9})([hdw])", age)
-    if said is None:
+    match = re.fullmatch(r"(\d{1,9})([hdw])", age)
+    if match is None:
         raise ConfigError(f"--older-than is {age!r}; it is a number of hours, days or weeks, such as 12h, 30d or 2w")
-    since = now().timestamp() - int(said[1]) * _HOURS[said[2]] * 3600
+    since = now().timestamp() - int(match[1]) * _HOURS[match[2]] * 3600
     loaded, _ = load_runs(root)
     return [
         each.folder

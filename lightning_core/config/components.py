@@ -114,8 +114,8 @@ def faults_at(file: ConfigFile, place: Place, error: Exception) -> list[str]:
     if isinstance(error, InvalidOptions):
         return [f"{file.where((*place, option))}: {fault}" for option, fault in error.faults.items()]
     option = str(error).partition(" ")[0].strip("':")
-    told = error if isinstance(error, LightningError | ValueError) else f"it raised {error!r}"
-    return [f"{file.where((*place, option))}: {place[0]}: {told}{raised_at(file.path.resolve().parent, error)}"]
+    reason = error if isinstance(error, LightningError | ValueError) else f"it raised {error!r}"
+    return [f"{file.where((*place, option))}: {place[0]}: {reason}{raised_at(file.path.resolve().parent, error)}"]
 
 
 def raised_at(folder: Path, error: Exception) -> str:
@@ -123,8 +123,8 @@ def raised_at(folder: Path, error: Exception) -> str:
     if not isinstance(error, BrokenPlugin) or error.__cause__ is None:
         return ""
     frames = [each for each in traceback.extract_tb(error.__cause__.__traceback__) if not each.filename.startswith("<")]
-    own = [each for each in frames if Path(each.filename).is_relative_to(folder)]
-    return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
+    folder_frames = [each for each in frames if Path(each.filename).is_relative_to(folder)]
+    return "".join(f" ({each.filename}:{each.lineno})" for each in (folder_frames or frames)[-1:])
 
 
 def _check_loaded(path: str, file: Path) -> None:
@@ -244,8 +244,8 @@ def tasks_of(
             )
     with located(file, first, also=ValueError):
         environment = make_environment(import_path(source.environment, folder), source.model_extra or {})
-    own = dict(zip(DATASETS, SPLITS, strict=True))
-    splits = {key: each.split or own[key] for key, each in named.items()}
+    defaults = dict(zip(DATASETS, SPLITS, strict=True))
+    splits = {key: each.split or defaults[key] for key, each in named.items()}
     rows = {key: kept for key, each in named.items() if (kept := _kept(run, key, each)) is not None}
     sizes: dict[Split, int] = {}
     for key, split in splits.items():

@@ -39,17 +39,17 @@ class Hub(BaseModel):
         """
         load = _imported("datasets", "load_dataset", needed_by=f"dataset {self.name!r}")
         try:
-            found = load(self.name.removeprefix(HUB_PREFIX), self.subset, split=self.split, revision=self.revision)
+            data = load(self.name.removeprefix(HUB_PREFIX), self.subset, split=self.split, revision=self.revision)
         except Exception as exc:  # the library, and those below it, raise whatever they like
             raise ConfigError(f"dataset {self.name!r} cannot be loaded: {type(exc).__name__}: {exc}") from exc
         if self.split is not None:
-            return found
-        if len(found) != 1:
+            return data
+        if len(data) != 1:
             raise ConfigError(
-                f"dataset {self.name!r} has the splits {', '.join(map(str, found))}; say which, as in "
-                f"{{name: {self.name}, split: {next(iter(found), 'train')}}}"
+                f"dataset {self.name!r} has the splits {', '.join(map(str, data))}; say which, as in "
+                f"{{name: {self.name}, split: {next(iter(data), 'train')}}}"
             )
-        return next(iter(found.values()))
+        return next(iter(data.values()))
 
 
 class EnvironmentSource(BaseModel):

@@ -149,8 +149,8 @@ def _read_toml(path: Path, text: str) -> ConfigFile:
     try:
         return ConfigFile(path, tomllib.loads(text), {})
     except tomllib.TOMLDecodeError as exc:
-        found = re.search(r"at line (\d+)", str(exc))
-        line = found[1] if found else text.count("\n") + 1  # else it says: at end of document
+        match = re.search(r"at line (\d+)", str(exc))
+        line = match[1] if match else text.count("\n") + 1  # else it says: at end of document
         raise ConfigError(f"{path}:{line}: no valid TOML: {exc}") from exc
 
 

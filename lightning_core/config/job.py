@@ -195,8 +195,8 @@ class Job:
         algorithm, initial = self.trainer.algorithm, self.trainer.initial_resources
         if algorithm is None:
             return None
-        own = algorithm.get_initial_resources()
-        if initial is not None or own is None:
+        resources = algorithm.get_initial_resources()
+        if initial is not None or resources is None:
             algorithm.set_initial_resources(initial or {})
         proxy = self.trainer.llm_proxy
         if proxy is None or not proxy.is_remote:  # which models that has is not known yet
@@ -210,7 +210,7 @@ class Job:
             raise ConfigError(f"{self.file.where(('algorithm',))}: algorithm: {exc}") from exc
         finally:
             if initial is None:
-                algorithm.set_initial_resources(own)
+                algorithm.set_initial_resources(resources)
         return plan
 
     def fit(self) -> FitResult:
@@ -271,9 +271,9 @@ def load_job(
         with located(file, next(iter(rows))):
             agent = environment.agent()
         if environment.prompt is not None:
-            own = {MAIN_PROMPT: PromptTemplate(template=environment.prompt)}
+            prompts = {MAIN_PROMPT: PromptTemplate(template=environment.prompt)}
             has_prompt = any(isinstance(each, PromptTemplate) for each in (initial_resources or {}).values())
-            initial_resources = initial_resources if has_prompt else {**own, **(initial_resources or {})}
+            initial_resources = initial_resources if has_prompt else {**prompts, **(initial_resources or {})}
     plugins = []
     for index, name in enumerate(config.hooks):
         with located(file, "hooks", index, also=Exception):

@@ -178,7 +178,7 @@ class LineDisplay(TimedDisplay):
     interval_seconds = LINE_INTERVAL_SECONDS
 
     def _open(self) -> None:
-        self._told: set[str] = set()
+        self._causes: set[str] = set()
         self._best: str | None = None
         now = self.standing.snapshot()
         self._line(now, f"run {now.run_id} started")
@@ -188,10 +188,10 @@ class LineDisplay(TimedDisplay):
         self._line(now, standing_words(now))
 
     def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None:
-        if rollout.status == "failed" and len(self._told) < MAX_CAUSES_TOLD:
+        if rollout.status == "failed" and len(self._causes) < MAX_CAUSES_TOLD:
             cause = pattern_of(describe_failure(rollout))
-            if cause not in self._told:
-                self._told.add(cause)
+            if cause not in self._causes:
+                self._causes.add(cause)
                 [failure] = group_failures([rollout])
                 self._line(self.standing.snapshot(), f"failed: {failure_words(failure).partition(' ')[2]}")
 

@@ -42,11 +42,11 @@ def emit_reward(
         ValueError: When a reward is not finite, when there is none, when `primary_key` names none of them, or when
             `attributes` holds something that no attribute can be.
     """
-    own: dict[str, Any] = {}
+    rewards: dict[str, Any] = {}
     for index, named in enumerate(_named_rewards(reward, primary_key)):
-        own[f"{_PREFIX}.{index}.{_NAME}"] = named.name
-        own[f"{_PREFIX}.{index}.{_VALUE}"] = named.value
-    return emit_span(AGL_ANNOTATION, own, attributes, reserved=_PREFIX, propagate=propagate, emitter="emit_reward")
+        rewards[f"{_PREFIX}.{index}.{_NAME}"] = named.name
+        rewards[f"{_PREFIX}.{index}.{_VALUE}"] = named.value
+    return emit_span(AGL_ANNOTATION, rewards, attributes, reserved=_PREFIX, propagate=propagate, emitter="emit_reward")
 
 
 def check_reward_attributes(attributes: Mapping[str, Any]) -> None:

@@ -78,9 +78,9 @@ class Registry:
 
         Duplicate ones are there, and say so.
         """
-        own = self._own(kind)
-        listed = [each for each in self._installed[kind] if each.name not in own]
-        return sorted([*listed, *own.values()], key=lambda each: (each.name, each.distribution))
+        registered = self._own(kind)
+        listed = [each for each in self._installed[kind] if each.name not in registered]
+        return sorted([*listed, *registered.values()], key=lambda each: (each.name, each.distribution))
 
     def inventory(self) -> list[Component]:
         """List what is installed of all kinds. Imports nothing."""
@@ -114,9 +114,9 @@ class Registry:
         Raises:
             BrokenPlugin: It cannot be imported, or there is a reason not to (see `State`).
         """
-        own = next((each for each in self._registrations if each.component is component), None)
-        if own is not None:
-            return own.target
+        registration = next((each for each in self._registrations if each.component is component), None)
+        if registration is not None:
+            return registration.target
         if component.state != "ok":
             raise BrokenPlugin(component.problem)
         try:
@@ -210,10 +210,10 @@ class Registry:
         return {each.component.name: each.component for each in self._registrations if each.component.kind == kind}
 
     def _named(self, kind: Kind, name: str) -> Component:
-        own = self._own(kind)
+        registered = self._own(kind)
         wanted = ALIASES.get(kind, {}).get(name, name)
-        if name in own or wanted in own:
-            return own.get(name) or own[wanted]
+        if name in registered or wanted in registered:
+            return registered.get(name) or registered[wanted]
         for each in self._installed[kind]:
             if each.name == wanted:
                 return each
@@ -304,7 +304,7 @@ def load_object(path: str) -> Any:
     if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
         raise InvalidComponent(f"{path!r} does not name an object; the form is 'package.module:attribute'")
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as exc:
         if isinstance(exc, ModuleNotFoundError) and f"{module_name}.".startswith(f"{exc.name}."):
             raise UnknownComponent(
@@ -314,14 +314,14 @@ def load_object(path: str) -> Any:
     owner = f"module {module_name!r}"
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError as exc:
-            names = [name for name in dir(found) if not name.startswith("_")]
+            names = [name for name in dir(target) if not name.startswith("_")]
             raise UnknownComponent(f"{owner} has no {part!r}, which {path!r} names{did_you_mean(part, names)}") from exc
         except Exception as exc:  # a module may import lazily, in its __getattr__
             raise BrokenPlugin(f"{part!r} of {owner} cannot be imported: {type(exc).__name__}: {exc}") from exc
         owner = repr(part)
-    return found
+    return target
 
 
 def require_buildable(label: str, source: object, expected: type) -> None:

@@ -261,14 +261,14 @@ class LitAgentRunner(Runner[T_task]):
 
         Where it never was within reach, its address is probably wrong. The attempt's limit of time stays the limit.
         """
-        found = find_no_answer(outcome.error)
-        if found is None:
+        no_answer = find_no_answer(outcome.error)
+        if no_answer is None:
             return None
-        if found.is_final or (found.is_out_of_reach and not self._has_succeeded):
+        if no_answer.is_final or (no_answer.is_out_of_reach and not self._has_succeeded):
             return 0.0
         limit = rollout.config.timeout_seconds
         left = math.inf if limit is None else 0.9 * limit - (asyncio.get_running_loop().time() - began)
-        return max(0.0, min(found.pause_seconds(rollout.attempt.sequence_id), left))
+        return max(0.0, min(no_answer.pause_seconds(rollout.attempt.sequence_id), left))
 
     async def _run(
         self, rollout: AttemptedRollout, *, stop: "asyncio.Future[Any]", may_requeue: bool = True
@@ -363,7 +363,7 @@ class LitAgentRunner(Runner[T_task]):
         limits: Limits,
         outcome: Outcome,
     ) -> None:
-        said: SpanCoreFields | None = None
+        core_fields: SpanCoreFields | None = None
         try:
             score = await call_agent(
                 grader.bind(result=outcome.result, spans=outcome.spans, rollout=rollout, resources=resources),
@@ -372,11 +372,11 @@ class LitAgentRunner(Runner[T_task]):
                 on_abandoned=partial(self._abandon, trace),
                 who="grader",
             )
-            said = emit_reward(score, propagate=False)
+            core_fields = emit_reward(score, propagate=False)
         except (AgentTimeout, AttemptStopped) as exc:
             outcome.end_with(exc)
         except Exception as exc:
-            said = emit_exception(exc, propagate=False)
+            core_fields = emit_exception(exc, propagate=False)
             if is_fault(exc):
                 outcome.end_with(exc)
             else:
@@ -384,9 +384,9 @@ class LitAgentRunner(Runner[T_task]):
                 failed = GraderError(f"grader {grader.name}: {described['type']}: {described['message']}")
                 failed.__cause__ = exc
                 outcome.end_with(failed)
-        if said is not None:
+        if core_fields is not None:
             attempt = rollout.attempt
-            span = Span.from_core_fields(said, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
+            span = Span.from_core_fields(core_fields, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
             await self._add([span], outcome)
 
     async def _add(self, spans: list[Span], outcome: Outcome) -> None:
@@ -403,9 +403,9 @@ class LitAgentRunner(Runner[T_task]):
         """Sort stored spans as the store has them; where a repeated delivery left some without a number, ask it."""
         if all(span.sequence_id > 0 for span in spans):
             return sorted(spans, key=lambda span: span.sequence_id)
-        own = {span.span_id for span in spans}
+        span_ids = {span.span_id for span in spans}
         stored = await self.store.query_spans(attempt.rollout_id, attempt.attempt_id)
-        found = {span.span_id: span for span in stored if span.span_id in own}
+        found = {span.span_id: span for span in stored if span.span_id in span_ids}
         # A tracer of the user's own may keep spans to itself.
         return [*found.values(), *(span for span in spans if span.span_id not in found)]
 

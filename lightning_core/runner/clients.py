@@ -140,5 +140,5 @@ def _header(error: BaseException, name: str) -> str | None:
 
 
 def _is_final(error: BaseException) -> bool:
-    said = (error.args, getattr(error, "body", None))
-    return _header(error, "x-should-retry") == "false" or "insufficient_quota" in str(said)
+    details = (error.args, getattr(error, "body", None))
+    return _header(error, "x-should-retry") == "false" or "insufficient_quota" in str(details)

@@ -244,20 +244,20 @@ async def report(
         Exception: What the store raised, when it is out of reach.
     """
     rollout_id, attempt_id, failure = rollout.rollout_id, rollout.attempt.attempt_id, outcome.failure
-    told: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     usage = outcome.usage
     if usage.calls:
-        told[USAGE] = as_metadata(usage)
+        metadata[USAGE] = as_metadata(usage)
     if outcome.pause_seconds is not None:
-        told[PAUSE] = outcome.pause_seconds
+        metadata[PAUSE] = outcome.pause_seconds
     try:
         if failure is not None and outcome.error is not None and outcome.is_fault:
-            if told:  # a fault adds its reason, and ends the attempt
-                await store.update_attempt(rollout_id, attempt_id, add_metadata=told)
+            if metadata:  # a fault adds its reason, and ends the attempt
+                await store.update_attempt(rollout_id, attempt_id, add_metadata=metadata)
             return await _fault(store, rollout, _line_of(failure), may_requeue=may_requeue)
         if failure is not None:
-            told["failure"] = failure
-        attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, add_metadata=told)
+            metadata["failure"] = failure
+        attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, add_metadata=metadata)
     except (InvalidTransition, NotFound) as exc:
         logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
         return None

@@ -142,8 +142,8 @@ def _cause_of(rollout: Rollout, attempt: Attempt) -> str | None:
     metadata = attempt.metadata or {}
     failure = metadata.get("failure")
     if attempt.status == "timeout":
-        said = failure["message"] if failure else AgentTimeout(rollout.config.timeout_seconds or 0.0)
-        return f"{said}; raise timeout_seconds in rollout_config, or see with agl run what the agent waits for"
+        reason = failure["message"] if failure else AgentTimeout(rollout.config.timeout_seconds or 0.0)
+        return f"{reason}; raise timeout_seconds in rollout_config, or see with agl run what the agent waits for"
     if isinstance(failure, Mapping):
         return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
     fault = str(metadata.get("fault", ""))

@@ -232,12 +232,12 @@ def version_of(distribution: str) -> str | None:
 def _versions() -> dict[str, str]:
     """Return the version of each distribution of which a module is loaded."""
     loaded = sys.modules.keys()
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.name
-        if name and name not in found and not loaded.isdisjoint(_modules(distribution)):
-            found[name] = distribution.version
-    return dict(sorted(found.items()))
+        if name and name not in versions and not loaded.isdisjoint(_modules(distribution)):
+            versions[name] = distribution.version
+    return dict(sorted(versions.items()))
 
 
 def _modules(distribution: importlib.metadata.Distribution) -> list[str]:
@@ -318,9 +318,9 @@ def _show(value: Any) -> str:
 
 def _file_changes(before: Origin) -> Iterator[str]:
     for file, sha256 in before.files.items():
-        found = hash_file(Path(file))
-        if found != sha256:
-            yield file if found is not None else f"{file} (gone)"
+        digest = hash_file(Path(file))
+        if digest != sha256:
+            yield file if digest is not None else f"{file} (gone)"
 
 
 def _version_changes(before: Origin, now: Origin) -> Iterator[str]:

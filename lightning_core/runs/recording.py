@@ -161,8 +161,8 @@ class Recording:
             RunFolderError: When something cannot be read or written.
         """
         folder = self.folder
-        own = folder.store_file.name if folder.store_file.exists() else None
-        name = DURABLE if own else "memory" if isinstance(store, InMemoryLightningStore) else type(store).__name__
+        file_name = folder.store_file.name if folder.store_file.exists() else None
+        name = DURABLE if file_name else "memory" if isinstance(store, InMemoryLightningStore) else type(store).__name__
         start, resumed, conclusion = now(), [], None
         if self._manifest is not None:
             self._changes = changes_since(self._manifest.origin, origin)
@@ -182,7 +182,7 @@ class Recording:
             start=start,
             resumed=resumed,
             store=name,
-            store_file=own,
+            store_file=file_name,
             origin=origin.model_copy(update={"versions": versions}),
             conclusion=conclusion,
         )

@@ -86,7 +86,7 @@ def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
 
 def pattern_of(message: str) -> str:
     """Return a message with `…` for what varies from task to task."""
-    return _VARYING.sub(lambda found: found["status"] or "…", message)
+    return _VARYING.sub(lambda match: match["status"] or "…", message)
 
 
 def failure_at(attempt: Attempt) -> str:
@@ -469,12 +469,12 @@ def comparison_line(comparison: Comparison) -> str:
 def metric_lines(metrics: Mapping[str, float], comparison: Comparison | None) -> list[str]:
     """Return a line for each metric that says something else than the comparison does, which tells it better."""
     mode = None if comparison is None else comparison.mode
-    told = {*USAGE_METRICS, *(f"{mode}_{name}{end}" for name in ("reward", "gain") for end in _ENDS)}
+    covered = {*USAGE_METRICS, *(f"{mode}_{name}{end}" for name in ("reward", "gain") for end in _ENDS)}
     if mode == "test":
-        told |= {f"val_gain{end}" for end in _ENDS}  # `val_reward` has it, with both values
+        covered |= {f"val_gain{end}" for end in _ENDS}  # `val_reward` has it, with both values
     if mode is None:
-        told = set(USAGE_METRICS)
-    words = metric_words({name: value for name, value in metrics.items() if name not in told})
+        covered = set(USAGE_METRICS)
+    words = metric_words({name: value for name, value in metrics.items() if name not in covered})
     if mode == "test" and "val_reward_initial" in metrics:
         words["val_reward"] += " (of validation samples; the held-out samples tell how good it is)"
     return [f"{visible(name)}: {text}" for name, text in words.items()]
@@ -566,5 +566,5 @@ def _counts(result: FitResult) -> str:
         "cancelled": counts.cancelled,
         "unfinished": counts.unfinished,
     }
-    told = "".join(f", {count:,} {name}" for name, count in more.items() if count)
-    return f" in {result.duration_seconds:.1f} s: {counts.succeeded:,} rollouts succeeded{told}"
+    text = "".join(f", {count:,} {name}" for name, count in more.items() if count)
+    return f" in {result.duration_seconds:.1f} s: {counts.succeeded:,} rollouts succeeded{text}"

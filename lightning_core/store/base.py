@@ -101,12 +101,12 @@ class LightningStore(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in OPERATIONS & cls.__dict__.keys():
-            own, declared = cls.__dict__[name], getattr(LightningStore, name)
-            theirs = inspect.signature(own).parameters
+            operation, declared = cls.__dict__[name], getattr(LightningStore, name)
+            theirs = inspect.signature(operation).parameters
             missing = [each for each in inspect.signature(declared).parameters if each not in theirs]
             if missing and not any(each.kind is each.VAR_KEYWORD for each in theirs.values()):
                 met = f"{cls.__name__}.{name} takes no {', '.join(missing)}; add that to its parameters"
-                setattr(cls, name, former(met).adapt(own, declared))
+                setattr(cls, name, former(met).adapt(operation, declared))
 
     is_remote: ClassVar[bool] = False
     """Whether it is served by another process, whose runners may be alive when this process is not."""

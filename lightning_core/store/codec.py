@@ -231,18 +231,18 @@ def encoded(spans: Sequence[Span]) -> list[EncodedSpan]:
         InvalidRequest: For a field that spans do not have by themselves and whose value JSON cannot hold.
     """
     sources: dict[int, bytes] = {}
-    found = []
+    rows = []
     for span in spans:
         source = sources.get(id(span.resource))
         if source is None:
             source = sources[id(span.resource)] = dumped([span.resource.attributes, span.resource.schema_url])
-        found.append(
+        rows.append(
             EncodedSpan(
                 *(span.span_id, span.sequence_id, span.trace_id, span.parent_id, span.name),
                 *(span.start_time, span.end_time, source, _body(span)),
             )
         )
-    return found
+    return rows
 
 
 def _body(span: Span) -> bytes:

@@ -119,11 +119,11 @@ def span_of(fields: dict[str, Any], extra: dict[str, Any] | None = None) -> Span
 
 
 def _span(fields: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[str]) -> Span:
-    own = fields.copy()
-    own["attributes"] = plain_attributes(fields["attributes"])
-    own["events"] = [*fields["events"]]
-    own["links"] = [*fields["links"]]
-    return construct(Span, own, fields_set, copy.deepcopy(extra) if extra else {})
+    values = fields.copy()
+    values["attributes"] = plain_attributes(fields["attributes"])
+    values["events"] = [*fields["events"]]
+    values["links"] = [*fields["links"]]
+    return construct(Span, values, fields_set, copy.deepcopy(extra) if extra else {})
 
 
 _KEPT_TEXTS = (

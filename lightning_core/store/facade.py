@@ -205,10 +205,10 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             for span in spans
         ]
         try:
-            own = own_spans(spans)
+            copies = own_spans(spans)
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from exc
-        kept = await self._backend.append_spans(self._run_id, own)
+        kept = await self._backend.append_spans(self._run_id, copies)
         alive: set[tuple[str, str]] = set()
         rewards: dict[tuple[str, str], list[Arrival]] = {}
         for attempt, span, number in zip(attempts, spans, kept, strict=True):
@@ -242,13 +242,13 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     @query_method(LightningStore.query_spans, Span)
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Span]:
         record = await self._backend.get(self._run_id, rollout_id)
-        own = None
+        resolved_id = None
         if record is not None and attempt_id is not None:
             with suppress(NotFound):
-                own = record.attempt(attempt_id).attempt_id
-        if record is None or (attempt_id is not None and own is None):
+                resolved_id = record.attempt(attempt_id).attempt_id
+        if record is None or (attempt_id is not None and resolved_id is None):
             return make_page([], query, 0)
-        spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
+        spans, total = await self._backend.find_spans(self._run_id, rollout_id, resolved_id, query)
         return make_page(spans, query, total)
 
     # Versions of the resources
@@ -299,8 +299,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     @query_method(LightningStore.query_resources, ResourcesUpdate)
     async def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
-        found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
-        return make_page(found, query, total)
+        resources, total = select(await self._documents.all("resources", ResourcesUpdate), query)
+        return make_page(resources, query, total)
 
     # Workers
 
@@ -332,8 +332,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     @query_method(LightningStore.query_workers, Worker)
     async def query_workers(self, query: Query) -> PaginatedResult[Worker]:
         await self._deadlines.look()
-        found, total = select(await self._documents.all("workers", Worker), query)
-        return make_page(found, query, total)
+        workers, total = select(await self._documents.all("workers", Worker), query)
+        return make_page(workers, query, total)
 
     # Deletion
 

@@ -153,15 +153,15 @@ class _Run:
 
     def due(self, now: float) -> list[RolloutRecord]:
         """Return what is due. It stays in the heap until a write gives it another deadline or none."""
-        found: list[tuple[float, RolloutRecord]] = []
+        entries: list[tuple[float, RolloutRecord]] = []
         while (at := self.next_deadline()) is not None and at <= now:
             _, rollout_id = heapq.heappop(self.deadlines)
-            found.append((at, self.records[rollout_id]))
-        for at, record in found:
+            entries.append((at, self.records[rollout_id]))
+        for at, record in entries:
             heapq.heappush(self.deadlines, (at, record.rollout.rollout_id))
         # Ids are random: where deadlines are equal, the order of insertion keeps what follows reproducible.
-        found.sort(key=lambda entry: (entry[0], self.ordinals[entry[1].rollout.rollout_id]))
-        return [record for _, record in found]
+        entries.sort(key=lambda entry: (entry[0], self.ordinals[entry[1].rollout.rollout_id]))
+        return [record for _, record in entries]
 
     def next_deadline(self) -> float | None:
         while self.deadlines:
@@ -321,12 +321,12 @@ class MemoryBackend(StoreBackend):
         """Query the spans of a rollout, or of one of its attempts."""
         with self._lock:
             by_attempt = self._run(run_id).spans.get(rollout_id, {})
-            wanted = [kept for own, kept in by_attempt.items() if attempt_id is None or own == attempt_id]
-            found, total = select([fields for kept in wanted for fields in kept.fields.values()], query, get=getitem)
+            wanted = [kept for key, kept in by_attempt.items() if attempt_id is None or key == attempt_id]
+            page, total = select([fields for kept in wanted for fields in kept.fields.values()], query, get=getitem)
             if not any(kept.extra for kept in wanted):
-                return [span_of(fields) for fields in found], total
+                return [span_of(fields) for fields in page], total
             return [
-                span_of(fields, by_attempt[fields["attempt_id"]].extra.get(fields["span_id"])) for fields in found
+                span_of(fields, by_attempt[fields["attempt_id"]].extra.get(fields["span_id"])) for fields in page
             ], total
 
     async def put_document(
@@ -370,7 +370,7 @@ class MemoryBackend(StoreBackend):
         """Keep requests that a record has no more room for, and look one up among those that were kept before."""
         with self._lock:
             kept = self._run_to_write(run_id).requests
-            found = kept.get((owner, wanted))
+            entry = kept.get((owner, wanted))
             for request in requests:
                 kept.setdefault((owner, request.request_id), (now, request))
             for _ in range(2 * len(requests)):
@@ -378,7 +378,7 @@ class MemoryBackend(StoreBackend):
                 if oldest[0] > now - REQUEST_SECONDS:
                     break
                 kept.popitem(last=False)
-        return None if found is None else found[1]
+        return None if entry is None else entry[1]
 
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
         """Delete rollouts with their attempts and spans."""

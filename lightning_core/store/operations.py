@@ -205,10 +205,10 @@ def as_ids(name: str, values: Any) -> list[str]:
         raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids, such as [{values!r}]")
     if not isinstance(values, Iterable):
         raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids")
-    found = list(values)
-    if wrong := [value for value in found if not isinstance(value, str)]:
+    ids = list(values)
+    if wrong := [value for value in ids if not isinstance(value, str)]:
         raise InvalidRequest(f"{name} has {wrong[0]!r}; an id is a string")
-    return found
+    return ids
 
 
 def as_pairs(name: str, values: Any) -> list[tuple[str, str]]:
@@ -218,12 +218,12 @@ def as_pairs(name: str, values: Any) -> list[tuple[str, str]]:
         InvalidRequest: When it is something else.
     """
     try:
-        found = [(rollout_id, attempt_id) for rollout_id, attempt_id in values]
+        pairs = [(rollout_id, attempt_id) for rollout_id, attempt_id in values]
     except (TypeError, ValueError):
-        found = [("", None)]
-    if not all(isinstance(rollout_id, str) and isinstance(attempt_id, str) for rollout_id, attempt_id in found):
+        pairs = [("", None)]
+    if not all(isinstance(rollout_id, str) and isinstance(attempt_id, str) for rollout_id, attempt_id in pairs):
         raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of (rollout_id, attempt_id)")
-    return found
+    return pairs
 
 
 def as_mapping(name: str, value: Any) -> dict[str, Any]:

@@ -117,8 +117,8 @@ def check_began(beginning: Beginning, record: RolloutRecord) -> None:
         InvalidRequest: When it came before with other arguments.
     """
     if beginning.request is not None and beginning.request_id is not None:
-        own = beginning.request._replace(request_id=beginning.request_id)
-        check_same(record.request(beginning.request.request_id), own)
+        request = beginning.request._replace(request_id=beginning.request_id)
+        check_same(record.request(beginning.request.request_id), request)
 
 
 def digest_of(*parts: Any) -> str:

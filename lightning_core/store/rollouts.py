@@ -183,10 +183,10 @@ class RolloutPart(StorePart):
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
                 await self._deadlines.look()
-                found = await self._backend.get_many(self._run_id, rollout_ids)
-                ended = [record for record in found if record and record.rollout.status in lifecycle.ENDED]
+                records = await self._backend.get_many(self._run_id, rollout_ids)
+                ended = [record for record in records if record and record.rollout.status in lifecycle.ENDED]
                 over = {record.rollout.rollout_id for record in ended}
-                there = {record.rollout.rollout_id for record in found if record}
+                there = {record.rollout.rollout_id for record in records if record}
                 needed = min(enough, len(there)) - len(over)
                 seconds = None if until is None else until - self._clock.monotonic()
                 if needed <= 0 or (seconds is not None and seconds <= 0):

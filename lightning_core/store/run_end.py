@@ -83,13 +83,13 @@ class RunEnd:
     async def _look(self) -> bool:
         changes, asked = self._changes, time.monotonic()
         document = await self._documents.find("state", RUN_STATE)
-        found = document is not None and bool(document.value["ended"])
+        is_ended = document is not None and bool(document.value["ended"])
         with self._lock:
             if self._changes != changes:  # it was begun or ended meanwhile
-                return found if self._is_ended is None else self._is_ended
-            if not (found and self._is_shared):  # when it begins again, its claims must look for work
-                self._is_ended, self._asked = found, asked
-        return found
+                return is_ended if self._is_ended is None else self._is_ended
+            if not (is_ended and self._is_shared):  # when it begins again, its claims must look for work
+                self._is_ended, self._asked = is_ended, asked
+        return is_ended
 
     async def _keep(self, ended: bool, request_id: str | None) -> bool:
         request = make_request_of(request_id, "end_run" if ended else "begin_run")

@@ -49,8 +49,8 @@ class SpanExport:
         try:
             resource = self._resources.get(trace)
             if resource is None:
-                own = recorded.resource
-                resource = self._resources[trace] = Resource(dict(own.attributes), own.schema_url)
+                source = recorded.resource
+                resource = self._resources[trace] = Resource(dict(source.attributes), source.schema_url)
             self._processor.on_end(readable(recorded, resource=resource, like=span))
         except Exception as exc:
             logger.error("lightning.span_not_exported span=%r", span.name, exc_info=exc)

@@ -133,12 +133,12 @@ class RecordingProvider(TracerProvider):
         base = self._converted_resource
         if rollout_id is None:
             return base
-        told = {
+        attributes = {
             LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
             LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
             LightningResourceAttributes.TRACER_NAME.value: tracer_name,
         }
-        return OtelResource(attributes={**base.attributes, **told}, schema_url=base.schema_url)
+        return OtelResource(attributes={**base.attributes, **attributes}, schema_url=base.schema_url)
 
 
 class _TraceRecorder(SpanProcessor):

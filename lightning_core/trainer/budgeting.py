@@ -85,11 +85,11 @@ class BudgetElsewhere:
     @asynccontextmanager
     async def watching(self, on_refusal: Callable[[Limit], None]) -> AsyncIterator[None]:
         """Count refusals from now on; during the block, pass the limit that has kept a call from starting on."""
-        said = await self._ask()
-        if said is None:
+        budget = await self._ask()
+        if budget is None:
             yield
             return
-        self._refusals_before, self._on_refusal = int(said["refusals"]), on_refusal
+        self._refusals_before, self._on_refusal = int(budget["refusals"]), on_refusal
         try:
             yield
         finally:
@@ -100,22 +100,22 @@ class BudgetElsewhere:
 
     async def look(self) -> None:
         """Ask the proxy whether it has kept a call from starting since `watching` began."""
-        if self._refusals_before is None or (said := await self._ask()) is None or self._refusals_before is None:
+        if self._refusals_before is None or (budget := await self._ask()) is None or self._refusals_before is None:
             return
-        if said["refusals"] > self._refusals_before:
-            self._on_refusal(said["reached"])
+        if budget["refusals"] > self._refusals_before:
+            self._on_refusal(budget["reached"])
         else:  # fewer than before are those of a proxy that was started again
-            self._refusals_before = said["refusals"]
+            self._refusals_before = budget["refusals"]
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
-            said: dict[str, Any] | None = (await self._proxy.status()).get("budget")
+            budget: dict[str, Any] | None = (await self._proxy.status()).get("budget")
         except ProxyError as exc:  # a run whose proxy is gone finds that out by its calls
             logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, exc)
             return None
-        if said is not None:
-            self.use = BudgetUse.of(said, proxy=self._proxy.url)
-        return said
+        if budget is not None:
+            self.use = BudgetUse.of(budget, proxy=self._proxy.url)
+        return budget
 
 
 STATE = "lightning_core.budget"

@@ -267,7 +267,7 @@ class Run:
         algorithm.set_trainer(self.trainer)
         algorithm.set_store(store)
         algorithm.set_adapter(self.adapter)
-        own = algorithm.get_initial_resources()
+        resources = algorithm.get_initial_resources()
         algorithm.set_initial_resources(self._initial)
         algorithm.set_llm_proxy(self.proxy)
         algorithm.set_budget(None if self.budget is None else self.budget.budget)
@@ -292,7 +292,7 @@ class Run:
             self._is_led = False
             self._initial = algorithm.get_initial_resources()  # it may have said what it started from
             if self.initial_resources is None:
-                algorithm.set_initial_resources(own)  # the address of the proxy is this run's alone
+                algorithm.set_initial_resources(resources)  # the address of the proxy is this run's alone
 
     async def _do(
         self,

@@ -312,8 +312,8 @@ class Trainer:
             place = self._run_dir
             if isinstance(place, RunFolder):  # for the first run; the next one is beside it
                 self._run_dir = place.path.parent
-            own = self.store if self._has_store else None
-            self.recording, self.store = start_recording(place, own)
+            store = self.store if self._has_store else None
+            self.recording, self.store = start_recording(place, store)
         return self.store
 
     def _next_display(self) -> "Display | None":

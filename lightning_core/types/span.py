@@ -311,14 +311,14 @@ class Span(BaseModel):
             resource: Its resource, if that is converted already.
         """
         context = src.get_span_context()
-        own = SpanContext.from_opentelemetry(context) if context else None
+        span_context = SpanContext.from_opentelemetry(context) if context else None
         parent = SpanContext.from_opentelemetry(src.parent) if src.parent else None
         return cls(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             sequence_id=sequence_id,
-            trace_id=own.trace_id if own else "0" * 32,
-            span_id=own.span_id if own else "0" * 16,
+            trace_id=span_context.trace_id if span_context else "0" * 32,
+            span_id=span_context.span_id if span_context else "0" * 16,
             parent_id=parent.span_id if parent else None,
             name=src.name,
             status=TraceStatus.from_opentelemetry(src.status),
@@ -327,7 +327,7 @@ class Span(BaseModel):
             links=[Link.from_opentelemetry(link) for link in src.links],
             start_time=_seconds(src.start_time),
             end_time=_seconds(src.end_time),
-            context=own,
+            context=span_context,
             parent=parent,
             resource=OtelResource.from_opentelemetry(src.resource) if resource is None else resource,
         )

@@ -183,9 +183,9 @@ def _generation_of_agents() -> otel.Span | None:
         return None
     for instrumentor in part(INSTRUMENTATION)._active_instrumentors:
         spans = getattr(getattr(instrumentor, "_exporter", None), "_span_map", {})
-        found: otel.Span | None = spans.get(f"span:{current.trace_id}:{current.span_id}")
-        if found is not None:
-            return found
+        span: otel.Span | None = spans.get(f"span:{current.trace_id}:{current.span_id}")
+        if span is not None:
+            return span
     return None
 
 
@@ -232,11 +232,11 @@ def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool_calls(answer: Any) -> dict[str, str]:
     """Read the tool calls of an answer into attributes. AgentOps makes spans of them, which tell no choice."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for choice in getattr(answer, "choices", None) or ():
         for number, call in enumerate(getattr(getattr(choice, "message", None), "tool_calls", None) or ()):
             prefix = f"gen_ai.completion.{choice.index}.tool_calls.{number}"
             if getattr(call, "function", None) is not None:
-                said = {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-                found |= {f"{prefix}.{name}": str(value or "") for name, value in said.items()}
-    return found
+                values = {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+                attributes |= {f"{prefix}.{name}": str(value or "") for name, value in values.items()}
+    return attributes

@@ -26,8 +26,8 @@ class AgentOpsProvider(RoutingProvider):
         self.targets: WeakSet[otel.TracerProvider] = WeakSet()
 
     def target(self, context: Context | None) -> otel.TracerProvider | None:
-        found = super().target(context)
-        return found if found in self.targets else None
+        provider = super().target(context)
+        return provider if provider in self.targets else None
 
     def shutdown(self) -> None:
         """Do nothing: AgentOps calls this at the end of the process."""

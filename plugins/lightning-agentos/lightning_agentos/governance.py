@@ -84,10 +84,10 @@ def _find(kernel: str | Path) -> Path:
     if not str(kernel):
         raise ConfigError("kernel is empty; it is the path of a policy document or of a folder with some")
     places = [place for place in ("", *sys.path) if {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)]
-    found = dict.fromkeys(path.resolve() for place in places if (path := Path(place, kernel)).exists())
-    if len(found) > 1:  # a guess could be the wrong policy
-        raise ConfigError(f"kernel {str(kernel)!r} may be any of {', '.join(map(str, found))}; give the whole path")
-    return next(iter(found), Path(kernel))
+    paths = dict.fromkeys(path.resolve() for place in places if (path := Path(place, kernel)).exists())
+    if len(paths) > 1:  # a guess could be the wrong policy
+        raise ConfigError(f"kernel {str(kernel)!r} may be any of {', '.join(map(str, paths))}; give the whole path")
+    return next(iter(paths), Path(kernel))
 
 
 class PolicyViolationError(AgentError):

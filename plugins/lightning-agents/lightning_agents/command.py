@@ -64,30 +64,30 @@ def briefing_variables(briefing: Briefing, prompt: str | None, folder: Path) -> 
         prompt: The prompt, filled in.
         folder: Where the attempt's files are.
     """
-    told = {
+    variables = {
         TASK_FILE: str(folder / "task.json"),
         REWARD_FILE: str(folder / "reward.json"),
         "AGL_ROLLOUT_ID": briefing.rollout_id,
         "AGL_ATTEMPT_ID": briefing.attempt_id,
     }
     if briefing.mode is not None:
-        told["AGL_MODE"] = briefing.mode
+        variables["AGL_MODE"] = briefing.mode
     if briefing.llm is not None:
         base, key = briefing.llm.endpoint.rstrip("/"), briefing.key
         root = base.removesuffix("/v1")
-        told |= {
+        variables |= {
             # The clients of Anthropic and Google add /v1 or /v1beta themselves.
             **dict(zip(MODEL_VARIABLES, (base, key, root, key, root, key), strict=True)),
             "AGL_MODEL": briefing.llm.model,
             "AGL_SAMPLING_PARAMETERS": json.dumps(briefing.llm.sampling_parameters),
         }
     if briefing.report_url is not None:
-        told |= {"AGL_REPORT_URL": briefing.report_url, "AGL_REPORT_KEY": briefing.key}
+        variables |= {"AGL_REPORT_URL": briefing.report_url, "AGL_REPORT_KEY": briefing.key}
     if prompt is not None:
-        told[PROMPT_FILE] = str(folder / "prompt.txt")
+        variables[PROMPT_FILE] = str(folder / "prompt.txt")
     template = None if briefing.prompt_template is None else briefing.prompt_template.template
     texts = {"AGL_PROMPT_TEMPLATE": template, "AGL_PROMPT": prompt}
-    return told | {name: text for name, text in texts.items() if text is not None and _is_short(f"{name}={text}")}
+    return variables | {name: text for name, text in texts.items() if text is not None and _is_short(f"{name}={text}")}
 
 
 def mapped_variables(task: Any, fields: Mapping[str, str]) -> dict[str, str]:
@@ -108,15 +108,15 @@ def _is_short(variable: str) -> bool:
 
 
 def _field(task: Any, path: str, variable: str) -> Any:
-    found = task
+    value = task
     for part in path.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            has = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"it is a {type(found).__name__}"
+        if not isinstance(value, Mapping) or part not in value:
+            has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"it is a {type(value).__name__}"
             raise InvalidTask(
                 f"the task has no field {path!r} for the variable {variable}: there is no {part!r} (there: {has})"
             )
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def _text(value: Any) -> str:
@@ -236,8 +236,8 @@ class CommandAgent(LitAgent[Any]):
         if status == 0:
             return program.stdout.text()
         if status == OUT_OF_REACH:
-            said = _last_line(self._without_secrets(program.stderr.text(), briefing))
-            raise Fault(f"the program {self.name} says that what it needs is out of reach: {said or 'exit status 75'}")
+            line = _last_line(self._without_secrets(program.stderr.text(), briefing))
+            raise Fault(f"the program {self.name} says that what it needs is out of reach: {line or 'exit status 75'}")
         raise self._failed(program, briefing, how=_in_words(status))
 
     def _result(self, output: str, reward_file: Path, briefing: Briefing) -> Any:
@@ -266,9 +266,9 @@ class CommandAgent(LitAgent[Any]):
     def _failed(self, program: Program, briefing: Briefing, *, how: str) -> ProgramFailed:
         """Say how it ended: the end of stderr in the message, more of both in notes, which a span shows, too."""
         stdout, stderr = (self._without_secrets(tail.text(), briefing) for tail in (program.stdout, program.stderr))
-        said = stderr.strip()[-_MESSAGE_CHARACTERS:]
+        end = stderr.strip()[-_MESSAGE_CHARACTERS:]
         failed = ProgramFailed(
-            f"the program {self.name} {how}" + (f"; its stderr ends with: {said}" if said else "; it wrote no stderr"),
+            f"the program {self.name} {how}" + (f"; its stderr ends with: {end}" if end else "; it wrote no stderr"),
             exit_status=program.exit_status,
         )
         for name, text in (("stdout", stdout), ("stderr", stderr)):

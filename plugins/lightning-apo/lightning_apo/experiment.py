@@ -22,14 +22,14 @@ def turns_of(spans: Sequence[Span], adapter: TraceToMessages) -> list[str]:
     What a call repeats of the call before it is left out.
     """
     turns: list[str] = []
-    said: list[dict[str, Any]] = []
+    history: list[dict[str, Any]] = []
     for conversation in adapter.adapt(spans):
         messages = conversation["messages"]
-        goes_on = bool(said) and messages[: len(said)] == said
+        goes_on = bool(history) and messages[: len(history)] == history
         if turns and not goes_on:
             turns.append("--- another conversation ---")
-        turns.extend(turn for message in messages[len(said) if goes_on else 0 :] for turn in _turns(message))
-        said = messages
+        turns.extend(turn for message in messages[len(history) if goes_on else 0 :] for turn in _turns(message))
+        history = messages
     return turns
 
 

@@ -59,13 +59,13 @@ def split_samples(
             )
     train, val = ([data[index] for index in range(len(data))] for data in given.values() if data is not None)
     taken = {sample_key(sample) for sample in val}  # compared by their content
-    own = [sample for sample in train if sample_key(sample) not in taken]
-    if not own:
+    samples = [sample for sample in train if sample_key(sample) not in taken]
+    if not samples:
         raise InvalidInput(
             f"all {len(train)} samples of the train_dataset are in the val_dataset, too; a prompt is chosen on samples "
             "that no edit was made from, so split them"
         )
-    return own, val
+    return samples, val
 
 
 def digest(text: str) -> str:

@@ -18,8 +18,8 @@ _MARK = re.compile(r"</?(?:prompt_template|critique)>")
 
 def find_mark(text: str) -> str | None:
     """Return the first mark in a text, or None."""
-    found = _MARK.search(text)
-    return found and found[0]
+    match = _MARK.search(text)
+    return match and match[0]
 
 
 def without_marks(text: str) -> str:
@@ -64,8 +64,8 @@ class Request:
         self, option: str, template: str | None, *, default: str, shows: Sequence[str], knows: Sequence[str]
     ) -> None:
         self._option = option
-        own = files("lightning_apo") / "prompts" / f"{default}.jinja"
-        self.source = own.read_text(encoding="utf-8") if template is None else template
+        file = files("lightning_apo") / "prompts" / f"{default}.jinja"
+        self.source = file.read_text(encoding="utf-8") if template is None else template
         """The text of the template."""
         try:
             used = meta.find_undeclared_variables(_environment().parse(self.source))

@@ -45,12 +45,12 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
             model=model, messages=[{"role": "user", "content": text}], temperature=temperature, seed=seed
         )
     except Exception as exc:  # a client also raises what reading half a reply raises, or its own transport
-        said = f"{exc} ({exc.__cause__})" if exc.__cause__ is not None else str(exc)
+        reason = f"{exc} ({exc.__cause__})" if exc.__cause__ is not None else str(exc)
         remember_secrets("api_key", getattr(client, "api_key", None))
-        shown = _USER.sub("***@", hide_in_text(said))
+        shown = _USER.sub("***@", hide_in_text(reason))
         failure = NoAnswer(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
         # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
-        raise failure from (exc if shown == said else None)
+        raise failure from (exc if shown == reason else None)
     try:
         # The client lets through what is not a completion at all, such as the page of a web server.
         choice = completion.choices[0]

@@ -52,17 +52,17 @@ class SavedSearch:
         keeps_answers: bool = False,
     ) -> "SavedSearch":
         """Find the search that did not come to its end in this run, or begin a new one."""
-        found = await store.load_state(algorithm)
-        if isinstance(found, dict) and not found["ended"]:
-            if found["about"] == about:
-                search = cls(store, about, found["key"], counts_calls, algorithm, keeps_answers)
-                search.tries, search.state = found["tries"], found["state"]
+        record = await store.load_state(algorithm)
+        if isinstance(record, dict) and not record["ended"]:
+            if record["about"] == about:
+                search = cls(store, about, record["key"], counts_calls, algorithm, keeps_answers)
+                search.tries, search.state = record["tries"], record["state"]
                 answers = await store.load_state(f"{algorithm}.answers")
                 if isinstance(answers, dict) and answers["step"] == search._step():
                     search.answers = answers["answers"]
                 logger.info("lightning.%s_resumed step=%s", algorithm, search._step())
                 return search
-            changed = sorted(name for name in about if found["about"].get(name) != about[name])
+            changed = sorted(name for name in about if record["about"].get(name) != about[name])
             logger.warning(
                 "lightning.%s_begun_anew changed=%s; the search that is in the store was about something else",
                 algorithm,

@@ -27,7 +27,7 @@ def environments(name: str | None) -> None:
         try:
             kind: type[Environment] = registry.load_component(component)
             count = len(kind.names())
-            said = f"{count:,} tasks" if count else "tasks by its options"
+            text = f"{count:,} tasks" if count else "tasks by its options"
         except ConfigError as exc:
-            said = str(exc)
-        click.echo(f"{component.name}  {component.distribution}  {said}")
+            text = str(exc)
+        click.echo(f"{component.name}  {component.distribution}  {text}")

@@ -78,7 +78,7 @@ def run_trial(program: str, agent: str, sandbox: str, task: dict[str, str], jobs
     command += ["--base-url", os.environ.get("OPENAI_BASE_URL", ""), "--env", sandbox, "--jobs-dir", str(jobs)]
     command += ["--n-attempts", "1", "--n-concurrent", "1", "--quiet", "--yes"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    trials = [found for path in jobs.rglob("result.json") if "trial_name" in (found := json.loads(path.read_text()))]
+    trials = [trial for path in jobs.rglob("result.json") if "trial_name" in (trial := json.loads(path.read_text()))]
     if not trials:
         return _OUT_OF_REACH, f"harbor left no trial; it ended with {done.returncode}: {done.stdout.strip()[-400:]}"
     return outcome_of(trials[0])
@@ -93,11 +93,11 @@ def outcome_of(trial: dict[str, Any]) -> tuple[int, Any]:
     steps = [trial, *(trial.get("step_results") or ())]
     rewards = (trial.get("verifier_result") or {}).get("rewards")
     for raised in filter(None, (step.get("exception_info") for step in steps)):
-        said = f"{raised['exception_type']}: {raised['exception_message']}"
+        error = f"{raised['exception_type']}: {raised['exception_message']}"
         if raised["exception_type"] not in failed:
-            return _OUT_OF_REACH, said
+            return _OUT_OF_REACH, error
         if not rewards:
-            return 1, said
+            return 1, error
     return (0, rewards) if rewards else (_OUT_OF_REACH, "harbor's verifier gave no rewards")
 
 
@@ -105,11 +105,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run a trial of the task on stdin; see `CommandAgent`."""
     program, agent, sandbox = arguments
     with tempfile.TemporaryDirectory(prefix="agl-harbor-") as jobs:
-        status, said = run_trial(program, agent, sandbox, json.load(sys.stdin), Path(jobs))
+        status, result = run_trial(program, agent, sandbox, json.load(sys.stdin), Path(jobs))
     if status:
-        print(said, file=sys.stderr)
+        print(result, file=sys.stderr)
     else:
-        Path(os.environ["AGL_REWARD_FILE"]).write_text(json.dumps(said))
+        Path(os.environ["AGL_REWARD_FILE"]).write_text(json.dumps(result))
     return status
 
 

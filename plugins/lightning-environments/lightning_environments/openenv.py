@@ -64,13 +64,13 @@ class Session:
                 answer = json.loads(await self._socket.recv())
         except self._errors as exc:
             raise Fault(f"the environment at {self._url} does not answer: {exc!r}") from exc
-        found: dict[str, Any] = answer.get("data") or {}
+        content: dict[str, Any] = answer.get("data") or {}
         if answer.get("type") == "error":
-            if found.get("code") in _REFUSALS:
-                why = [f"{each['loc']}: {each['msg']}" for each in found.get("errors") or ()]
-                raise Refused("; ".join([str(found.get("message")), *why]))
-            raise Fault(f"the environment at {self._url}: {found.get('code')}: {found.get('message')}")
-        return found
+            if content.get("code") in _REFUSALS:
+                why = [f"{each['loc']}: {each['msg']}" for each in content.get("errors") or ()]
+                raise Refused("; ".join([str(content.get("message")), *why]))
+            raise Fault(f"the environment at {self._url}: {content.get('code')}: {content.get('message')}")
+        return content
 
     async def reset(self, seed: int) -> dict[str, Any]:
         """Begin an episode, and return what there is to see.
@@ -87,7 +87,7 @@ class Session:
         """Return its tools as OpenAI's API has them; empty where it has none."""
         asked = {"jsonrpc": "2.0", "method": "tools/list", "params": {}, "id": 1}
         try:
-            found = (await self.ask("mcp", asked)).get("result") or {}
+            result = (await self.ask("mcp", asked)).get("result") or {}
         except Refused:
             return []
         return [
@@ -99,7 +99,7 @@ class Session:
                     "parameters": each.get("inputSchema") or each.get("input_schema") or {"type": "object"},
                 },
             }
-            for each in found.get("tools") or ()
+            for each in result.get("tools") or ()
         ]
 
 
@@ -143,20 +143,20 @@ async def _play(
         seen = await session.reset(task["seed"])
         tools = await session.tools()
         first = prompt_template.format(observation=json.dumps(seen.get("observation")))
-        said: list[Any] = [{"role": "user", "content": first}]
+        messages: list[Any] = [{"role": "user", "content": first}]
         total, steps = 0.0, 0
         options: dict[str, Any] = {**llm.sampling_parameters, **({"tools": tools} if tools else {})}
         while not seen.get("done") and steps < max_steps:
-            completion = await client.chat.completions.create(model=llm.model, messages=said, **options)
+            completion = await client.chat.completions.create(model=llm.model, messages=messages, **options)
             reply = completion.choices[0].message
-            said.append(reply.model_dump(exclude_none=True))
+            messages.append(reply.model_dump(exclude_none=True))
             if tools and not reply.tool_calls:
                 break
             for call in reply.tool_calls or (None,):
                 seen = await _step(session, reply.content if call is None else call)
                 total, steps = total + float(seen.get("reward") or 0.0), steps + 1
                 answer = {"role": "user"} if call is None else {"role": "tool", "tool_call_id": call.id}
-                said.append({**answer, "content": json.dumps(seen.get("observation"))})
+                messages.append({**answer, "content": json.dumps(seen.get("observation"))})
     emit_message(f"The episode ended after {steps} steps with the reward {total:g}.")
     return total
 

@@ -368,13 +368,13 @@ def _resources_in(file: Path) -> "NamedResources":
     try:
         text = file.read_text(encoding="utf-8-sig")
         # YAML reads JSON's escapes of a character beyond 16 bits as two
-        found = json.loads(text) if file.suffix == ".json" else read_yaml(text)[0]
+        data = json.loads(text) if file.suffix == ".json" else read_yaml(text)[0]
     except ValueError as exc:  # YamlFault is one
         raise ConfigError(f"--resources: {file}: {exc}") from exc
-    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
-        found = found["best_resources"]
+    if isinstance(data, dict) and isinstance(data.get("best_resources"), dict):  # a result that a command wrote
+        data = data["best_resources"]
     try:
-        return TypeAdapter(NamedResources).validate_python(found)
+        return TypeAdapter(NamedResources).validate_python(data)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
         place = ".".join(map(str, first["loc"])) or "all of it"

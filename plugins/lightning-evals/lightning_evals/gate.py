@@ -253,15 +253,15 @@ class Gate(Evaluate):
 
         None before the end.
         """
-        found = self.result
-        if found is None:
+        result = self.result
+        if result is None:
             return None
         return Conclusion(
             name="gate",
-            summary=f"{found.outcome}: {found.sentence}",
-            text=found.markdown(),
-            record=found.model_dump(mode="json"),
-            exit_status=_EXIT_STATUS[found.outcome],
+            summary=f"{result.outcome}: {result.sentence}",
+            text=result.markdown(),
+            record=result.model_dump(mode="json"),
+            exit_status=_EXIT_STATUS[result.outcome],
         )
 
     def _look(

@@ -70,8 +70,8 @@ def read_judgement(reply: object, *, points: int) -> Judgement:
     text = reply.strip()
     fenced = _FENCED.fullmatch(text)
     try:
-        found = json.loads(text if fenced is None else fenced[1], object_pairs_hook=_without_repetition)
-        judgement = Judgement.model_validate(found)
+        data = json.loads(text if fenced is None else fenced[1], object_pairs_hook=_without_repetition)
+        judgement = Judgement.model_validate(data)
     except (json.JSONDecodeError, RecursionError) as exc:
         raise UnreadableJudgement("it is not one JSON object") from exc
     except ValidationError as exc:
@@ -82,10 +82,10 @@ def read_judgement(reply: object, *, points: int) -> Judgement:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise UnreadableJudgement("it has a key twice")
-    return found
+    return fields
 
 
 class Judge(Grader):

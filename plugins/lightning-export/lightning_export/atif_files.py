@@ -132,15 +132,15 @@ def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
     _write(folder / "agent" / "trajectory.json", trajectory.to_json_dict())
     _write(folder / "result.json", trial)
     if exception is not None:
-        told = exception["exception_traceback"] or "{exception_type}: {exception_message}".format(**exception)
-        (folder / "exception.txt").write_text(told, encoding="utf-8")
+        text = exception["exception_traceback"] or "{exception_type}: {exception_message}".format(**exception)
+        (folder / "exception.txt").write_text(text, encoding="utf-8")
     return _Trial(exception is not None, used.cost)
 
 
 def _exception(ended: Ended) -> dict[str, Any]:
     attempt = ended.rollout.attempt
-    told = attempt.metadata or {}
-    failure = {"type": Fault.__name__, "message": told["fault"]} if "fault" in told else told.get("failure")
+    metadata = attempt.metadata or {}
+    failure = {"type": Fault.__name__, "message": metadata["fault"]} if "fault" in metadata else metadata.get("failure")
     failure = failure or {"type": attempt.status}
     return {
         **{f"exception_{name}": str(failure.get(name) or "") for name in ("type", "message", "traceback")},

@@ -146,8 +146,8 @@ def _without_tokens(value: Any) -> Any:
         return [_without_tokens(each) for each in value]
     if not isinstance(value, str) or not _SPELLS_TEXT.search(value):
         return value
-    said = decoded(value)
-    return value if said is value else json.dumps(_without_tokens(said), ensure_ascii=False, default=str)
+    parsed = decoded(value)
+    return value if parsed is value else json.dumps(_without_tokens(parsed), ensure_ascii=False, default=str)
 
 
 _SPELLS_TEXT = re.compile("token_ids|logprobs")

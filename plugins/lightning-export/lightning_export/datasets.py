@@ -194,10 +194,10 @@ async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, want
         async for ended in read_ended(run, wanted, RowsOf(run, kind)):
             count += reading.make(written, ended) or 0
     of_answers = ", ".join(f"{number:,} {reason}" for reason, number in sorted(rows_of.refused.items()))
-    told = f"; answers in no row: {of_answers}" if of_answers else ""
+    note = f"; answers in no row: {of_answers}" if of_answers else ""
     if not count:
-        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}{told}")
-    return f"{count:,} rows of {reading}{told}"
+        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}{note}")
+    return f"{count:,} rows of {reading}{note}"
 
 
 jsonl = _export(_lines)

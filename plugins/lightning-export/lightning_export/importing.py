@@ -82,8 +82,8 @@ def import_(source: tuple[Path, ...], form: str, runs_dir: Path | None) -> None:
     try:
         folder.lock.take()
         manifest.write(folder.manifest_file)
-        found = _of_trajectories(source) if traces is None else _of_traces(traces)
-        count = asyncio.run(_write_into(folder, found))
+        rollouts = _of_trajectories(source) if traces is None else _of_traces(traces)
+        count = asyncio.run(_write_into(folder, rollouts))
         if not count:
             raise ConfigError(f"there is no ATIF trajectory in {', '.join(map(str, source))}")
         manifest.model_copy(update={"outcome": "succeeded", "end": now()}).write(folder.manifest_file)
@@ -104,7 +104,7 @@ class _Imported(NamedTuple):
 
     input: Any
     mode: "RolloutMode | None"
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     """The rollout's metadata."""
     spans: "list[Span]"
     rewards: dict[str, float]
@@ -113,7 +113,7 @@ class _Imported(NamedTuple):
     """Why it failed: the attempt's metadata."""
 
 
-async def _write_into(folder: "RunFolder", found: Iterable[_Imported]) -> int:
+async def _write_into(folder: "RunFolder", rollouts: Iterable[_Imported]) -> int:
     """Make a rollout of each; return how many there are."""
     from lightning_core.emitter import emit_reward
     from lightning_core.errors import InvalidRequest
@@ -126,11 +126,11 @@ async def _write_into(folder: "RunFolder", found: Iterable[_Imported]) -> int:
     store = default_registry().build("stores", options, expected=LightningStore)
     count = 0
     try:
-        for each in found:
+        for each in rollouts:
             try:
-                begun = await store.start_rollout(each.input, each.mode, metadata=each.told)
+                begun = await store.start_rollout(each.input, each.mode, metadata=each.metadata)
             except InvalidRequest as exc:  # such as half a character
-                raise ConfigError(f"{each.told['imported_from']} cannot be stored: {exc}") from exc
+                raise ConfigError(f"{each.metadata['imported_from']} cannot be stored: {exc}") from exc
             rewards = [Span.from_core_fields(emit_reward(each.rewards, propagate=False))] if each.rewards else []
             ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id, "sequence_id": 0}
             await store.add_many_spans([span.model_copy(update=ids) for span in (*each.spans, *rewards)])
@@ -146,12 +146,12 @@ def _of_traces(traces: "Iterable[Trace]") -> Iterator[_Imported]:
     from lightning_core.types.text import well_formed_value
 
     for trace in traces:
-        told = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
-        told |= {} if trace.expected is None else {"expected": trace.expected}
+        metadata = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
+        metadata |= {} if trace.expected is None else {"expected": trace.expected}
         reason = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
         has_failed = trace.error is not None
         yield _Imported(
-            *(well_formed_value(trace.input), None, well_formed_value(told), trace.spans, trace.rewards),
+            *(well_formed_value(trace.input), None, well_formed_value(metadata), trace.spans, trace.rewards),
             *(has_failed, reason if has_failed else None),
         )
 
@@ -161,26 +161,26 @@ def _of_trajectories(source: tuple[Path, ...]) -> Iterator[_Imported]:
 
     from lightning_export.trajectories import own_of, spans_of
 
-    for place, found, trial in _documents(source):
-        _check_version(place, found)
+    for place, document, trial in _documents(source):
+        _check_version(place, document)
         try:
-            trajectory = Trajectory.model_validate(found)
-            own, spans = own_of(trajectory), list(spans_of(trajectory))
+            trajectory = Trajectory.model_validate(document)
+            extra, spans = own_of(trajectory), list(spans_of(trajectory))
         except ValueError as exc:  # also pydantic's, and a timestamp that is not one
             raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
         task: Any = next((step.message for step in trajectory.steps if step.source == "user"), "")
-        if "input" in own.model_fields_set:
-            task = own.input
+        if "input" in extra.model_fields_set:
+            task = extra.input
         elif not isinstance(task, str):
             task = json.loads(trajectory.model_dump_json())
         yield _Imported(
             task,
-            own.mode,
+            extra.mode,
             {"imported_from": place, "trajectory_id": trajectory.trajectory_id},
             spans,
-            trial.rewards or own.rewards,
-            trial.exception is not None or own.status == "failed",
-            _reason(trial.exception, is_own=own.status is not None),
+            trial.rewards or extra.rewards,
+            trial.exception is not None or extra.status == "failed",
+            _reason(trial.exception, is_own=extra.status is not None),
         )
 
 
@@ -200,8 +200,8 @@ def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[str, Any, _Trial]]:
             if not path.is_file():  # a pipe or a device may block, or never end
                 raise ConfigError(f"{path} is not a regular file; write what it gives to a file, and import that")
             skipped = Skipped()
-            for place, found in records_of(path, skipped, limit=MAX_FILE_BYTES):
-                yield place, found, _trial_beside(path) if place == str(path) else _Trial()
+            for place, document in records_of(path, skipped, limit=MAX_FILE_BYTES):
+                yield place, document, _trial_beside(path) if place == str(path) else _Trial()
             if skipped.reasons:
                 raise ConfigError(str(skipped))
 
@@ -229,8 +229,8 @@ def _reason(exception: Any, *, is_own: bool) -> dict[str, Any] | None:
     """Return harbor's account of an exception as attempts have theirs: as a failure, or as a fault."""
     if exception is None:
         return None
-    told = exception if isinstance(exception, dict) else {"exception_message": exception}
-    failure = {name: str(told.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
+    fields = exception if isinstance(exception, dict) else {"exception_message": exception}
+    failure = {name: str(fields.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
     kind = failure["type"]
     if (kind != Fault.__name__) if is_own else (kind in AGENT_ERRORS):
         return {"failure": failure}
@@ -238,12 +238,12 @@ def _reason(exception: Any, *, is_own: bool) -> dict[str, Any] | None:
     return {"fault": ": ".join(filter(None, (named, failure["message"])))}
 
 
-def _check_version(place: str, found: Any) -> None:
-    version = found.get("schema_version")
+def _check_version(place: str, document: Any) -> None:
+    version = document.get("schema_version")
     read = re.fullmatch(r"ATIF-v(\d+)\.(\d+)", str(version))
     if read is None or (int(read[1]), int(read[2])) > NEWEST:
         from lightning_export.sources import source_of
 
-        newest, looks = "ATIF-v{}.{}".format(*NEWEST), source_of(found)
+        newest, looks = "ATIF-v{}.{}".format(*NEWEST), source_of(document)
         hint = f"; it looks like an export of {looks}; take --from {looks}" if looks not in (None, "atif") else ""
         raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}{hint}")

@@ -109,7 +109,7 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
         status=TraceStatus(status_code=_STATUSES.get(ended.rollout.status, "UNSET")),
     )
     root.events = [event for span in ended.spans for event in _evaluations(span)]
-    found = [readable(root, resource=Resource({"service.name": agent, **ids}))]
+    spans = [readable(root, resource=Resource({"service.name": agent, **ids}))]
     for span in ended.spans:
         links = [
             link.model_copy(update={"context": link.context.model_copy(update=_ids(link.context))})
@@ -123,8 +123,8 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
                 "parent_id": _id(span.parent_id, 16) if span.parent_id in known else root_id,
             }
         )
-        found.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
-    return found
+        spans.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
+    return spans
 
 
 def _evaluations(span: Span) -> Iterator[Event]:
@@ -150,12 +150,12 @@ def _ids(context: SpanContext) -> dict[str, str]:
 
 def _root_attributes(ended: Ended, agent: str) -> dict[str, Any]:
     task = ended.rollout.input
-    said = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str)
+    text = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str)
     answers = [call.answers[0] for call in agent_calls(ended.spans) if call.answers][-1:]
     return {
         genai.OPERATION_NAME: "invoke_agent",
         genai.AGENT_NAME: agent,
-        genai.INPUT_MESSAGES: chat_text([{"role": "user", "content": said}]),
+        genai.INPUT_MESSAGES: chat_text([{"role": "user", "content": text}]),
         **({genai.OUTPUT_MESSAGES: chat_text(answers)} if answers else {}),
     }
 

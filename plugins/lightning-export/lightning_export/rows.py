@@ -61,20 +61,20 @@ class RowsOf:
 
     def _message_rows(self, spans: Sequence[Span]) -> Iterator[Row]:
         failed = {span.span_id for call in agent_calls(spans) if call.error is not None for span in call.spans}
-        for found in _messages([span for span in spans if span.span_id not in failed]):
-            if found["messages"][-1]["role"] == "assistant":
-                yield {"messages": found["messages"], "tools": found["tools"]}
+        for row in _messages([span for span in spans if span.span_id not in failed]):
+            if row["messages"][-1]["role"] == "assistant":
+                yield {"messages": row["messages"], "tools": row["tools"]}
 
     def _sft_rows(self, spans: Sequence[Span]) -> Iterator[Row]:
-        for found in self._message_rows(spans):
-            *prompt, answer = found["messages"]
+        for row in self._message_rows(spans):
+            *prompt, answer = row["messages"]
             if prompt:
-                yield {"prompt": prompt, "completion": [answer], "tools": found["tools"]}
+                yield {"prompt": prompt, "completion": [answer], "tools": row["tools"]}
 
     def _trajectory_rows(self, spans: Sequence[Span]) -> Iterator[Row]:
-        found = self._adapter(spans)
-        self.refused.update(refusal.reason for refusal in found.refused)
-        for row in found.rows:
+        trajectories = self._adapter(spans)
+        self.refused.update(refusal.reason for refusal in trajectories.refused)
+        for row in trajectories.rows:
             yield {
                 "prompt_ids": row.prompt_ids,
                 "response_ids": row.response_ids,

@@ -95,16 +95,16 @@ def records_of(path: Path, skipped: Skipped, *, limit: int) -> Iterator[tuple[st
         raise ConfigError(f"{path} has more than {limit:,} bytes; split it")
     text = data.decode("utf-8-sig", errors="replace")
     try:
-        found = [(str(path), json.loads(text))]
+        entries = [(str(path), json.loads(text))]
     except (ValueError, RecursionError):
-        found = []
+        entries = []
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
-                    found.append((f"line {number} of {path}", json.loads(line)))
+                    entries.append((f"line {number} of {path}", json.loads(line)))
                 except (ValueError, RecursionError) as exc:
                     skipped.add("lines that are not JSON", f"line {number} of {path}", exc)
-    for place, value in found:
+    for place, value in entries:
         if isinstance(value, dict) and isinstance(value.get("data"), list):  # a page of an API
             value = value["data"]
         for each in value if isinstance(value, list) else [value]:
@@ -210,7 +210,7 @@ def _otlp(record: Record, place: str, traces: dict[str, Trace], scores: list[Any
 
 def _langfuse(record: Record, place: str, traces: dict[str, Trace], scores: list[tuple[str, Record]]) -> None:
     row = {
-        re.sub(r"(?<=[a-z])[A-Z]", lambda found: f"_{found[0].lower()}", name): each for name, each in record.items()
+        re.sub(r"(?<=[a-z])[A-Z]", lambda match: f"_{match[0].lower()}", name): each for name, each in record.items()
     }
     trace_id = row.get("trace_id") if "trace_id" in row else row["id"]
     if "value" in row and "type" not in row:

@@ -103,14 +103,14 @@ def _sample(ended: "Ended") -> dict[str, Any]:
     from lightning_export.trajectories import rewards_of
 
     rollout = ended.rollout
-    told = rollout.metadata or {}
+    fields = rollout.metadata or {}
     answers = [call.answers[0].get("content") for call in agent_calls(ended.spans) if call.answers]
     rewards = rewards_of(ended)
     if ended.reward is not None:
         rewards = {"reward": ended.reward, **rewards}
     return {
         "input": rollout.input,
-        "answer_given": told.get("answer") if told.get("answer") is not None else answers[-1] if answers else None,
+        "answer_given": fields.get("answer") if fields.get("answer") is not None else answers[-1] if answers else None,
         "rewards": rewards,
-        **({"expected": told["expected"]} if "expected" in told else {}),
+        **({"expected": fields["expected"]} if "expected" in fields else {}),
     }

@@ -42,26 +42,26 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
         The trajectory; None when no message was recorded.
     """
     calls = agent_calls(ended.spans)
-    told = [
-        _told(conversation, f"{ended.rollout.attempt.attempt_id}{f'-{place}' if place else ''}", agent, version)
+    trajectories = [
+        _document(conversation, f"{ended.rollout.attempt.attempt_id}{f'-{place}' if place else ''}", agent, version)
         for place, conversation in enumerate(_conversations(calls))
     ]
-    if not told:
+    if not trajectories:
         return None
-    first, *others = told
+    first, *others = trajectories
     first["final_metrics"]["total_cost_usd"] = total_usage(call.usage for call in calls).cost
-    own = {
+    fields = {
         "rollout_id": ended.rollout.rollout_id,
         "status": ended.rollout.status,
         "mode": ended.rollout.mode,
         "input": ended.rollout.input,
         "rewards": rewards_of(ended),
     }
-    more = {"session_id": run_id, "extra": {OWN: own}, "subagent_trajectories": others or None}
+    more = {"session_id": run_id, "extra": {OWN: fields}, "subagent_trajectories": others or None}
     return Trajectory.model_validate(first | more)
 
 
-def _told(conversation: "_Conversation", trajectory_id: str, agent: str, version: str) -> dict[str, Any]:
+def _document(conversation: "_Conversation", trajectory_id: str, agent: str, version: str) -> dict[str, Any]:
     calls = conversation.calls
     used = total_usage(call.usage for call in calls)
     return {
@@ -95,7 +95,7 @@ def rewards_of(ended: Ended) -> dict[str, float]:
 
 
 def _conversations(calls: Sequence[ModelCall]) -> list["_Conversation"]:
-    found: list[_Conversation] = []
+    conversations: list[_Conversation] = []
     by_end: dict[bytes, _Conversation] = {}
     for call in calls:
         digests = list(accumulate(call.messages, _digest, initial=b""))
@@ -103,10 +103,10 @@ def _conversations(calls: Sequence[ModelCall]) -> list["_Conversation"]:
         conversation = by_end.pop(digests[known]) if known else _Conversation()
         conversation.take(call, known)
         if not known and conversation.steps:
-            found.append(conversation)
+            conversations.append(conversation)
         if conversation.steps:
             by_end[_digest(digests[-1], call.answers[0]) if call.answers else digests[-1]] = conversation
-    return found
+    return conversations
 
 
 class _Conversation:
@@ -204,8 +204,8 @@ def _digest(before: bytes, message: Message) -> bytes:
         for call in message.get("tool_calls") or ()
     ]
     content = "" if message["role"] in _SYSTEM else message.get("content") or ""
-    said = [message["role"], content, calls, message.get("tool_call_id")]
-    return hashlib.sha256(before + json.dumps(said, sort_keys=True, default=str).encode()).digest()
+    parts = [message["role"], content, calls, message.get("tool_call_id")]
+    return hashlib.sha256(before + json.dumps(parts, sort_keys=True, default=str).encode()).digest()
 
 
 def _atif_content(content: Any) -> Any:
@@ -242,7 +242,7 @@ def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Spa
         end_time=now,
     )
     yield agent
-    said: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     places: dict[int, int] = {}
     last = agent.start_time
     for step in trajectory.steps:
@@ -250,20 +250,20 @@ def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Spa
         if step.source != "agent":
             message = {"role": step.source, "content": _chat_content(step.message)}
             if step.message or step.observation is None:
-                places[step.step_id] = place = places.get(own_of(step).replaces, len(said))
-                said[place : place + 1] = [message]
+                places[step.step_id] = place = places.get(own_of(step).replaces, len(messages))
+                messages[place : place + 1] = [message]
         else:
             answer = _answer(step)
             if step.llm_call_count != 0 and not step.is_copied_context:
-                yield _call_span(trajectory, step, said, answer, agent, (last, ended))
-            said.append(answer)
+                yield _call_span(trajectory, step, messages, answer, agent, (last, ended))
+            messages.append(answer)
         last = ended
         for result in () if step.observation is None else step.observation.results:
             message = {"role": "user", "content": _chat_content(result.content)}
             if result.source_call_id is not None:
                 message |= {"role": "tool", "tool_call_id": result.source_call_id}
             if result.content is not None:
-                said.append(message)
+                messages.append(message)
     for each in trajectory.subagent_trajectories or ():
         yield from spans_of(each, agent)
 
@@ -321,7 +321,7 @@ def _answer(step: Any) -> dict[str, Any]:
 def _call_span(
     trajectory: Trajectory,
     step: Any,
-    said: Sequence[Message],
+    messages: Sequence[Message],
     answer: Message,
     agent: Span,
     times: tuple[float | None, float | None],
@@ -329,15 +329,15 @@ def _call_span(
     model = step.model_name or trajectory.agent.model_name
     metrics = step.metrics
     tools = trajectory.agent.tool_definitions
-    told = {
+    attributes = {
         genai.OPERATION_NAME: "chat",
         genai.REQUEST_MODEL: model,
-        genai.INPUT_MESSAGES: chat_text(said),
+        genai.INPUT_MESSAGES: chat_text(messages),
         genai.OUTPUT_MESSAGES: chat_text([answer], ["tool_calls" if step.tool_calls else "stop"]),
         genai.TOOL_DEFINITIONS: None if tools is None else json.dumps(tools, ensure_ascii=False),
     }
     if metrics is not None:
-        told |= {
+        attributes |= {
             genai.INPUT_TOKENS: metrics.prompt_tokens,
             genai.OUTPUT_TOKENS: metrics.completion_tokens,
             genai.COST: metrics.cost_usd,
@@ -346,7 +346,7 @@ def _call_span(
             genai.RESPONSE_LOGPROBS: metrics.logprobs,
         }
     return Span.from_attributes(
-        attributes={name: value for name, value in told.items() if value is not None},
+        attributes={name: value for name, value in attributes.items() if value is not None},
         name=f"chat {model}" if model else "chat",
         trace_id=agent.trace_id,
         parent_id=agent.span_id,

@@ -296,8 +296,8 @@ COUNTED = (
 
 def is_fault(outcome: RolloutOutcome) -> bool:
     """Whether a rollout has no reward for a reason that is not the agent's."""
-    told = {} if outcome.attempt is None else outcome.attempt.metadata or {}
-    return outcome.reward is None and (outcome.rollout.status == "cancelled" or "given_up" in told)
+    metadata = {} if outcome.attempt is None else outcome.attempt.metadata or {}
+    return outcome.reward is None and (outcome.rollout.status == "cancelled" or "given_up" in metadata)
 
 
 def request_for(text: str, records: Sequence[Mapping[str, Any]], shown: ShownPrompt) -> str:

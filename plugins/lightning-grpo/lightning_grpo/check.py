@@ -39,10 +39,10 @@ class Watched(GRPO):
 def check_training(device: str, folder: Path) -> str:
     """Expect that a short training raises the reward of new tasks, and that log-probabilities agree."""
     result, agree = train(device, folder, steps=15)
-    found = None if result.comparison is None else result.comparison.difference
-    assert found is not None, f"the run has no comparison; it {result.status}"
-    assert (found.low or 0.0) > 0, f"the held-out reward did not rise for certain: {found}"
-    return f"held-out reward {found}; {agree}"
+    difference = None if result.comparison is None else result.comparison.difference
+    assert difference is not None, f"the run has no comparison; it {result.status}"
+    assert (difference.low or 0.0) > 0, f"the held-out reward did not rise for certain: {difference}"
+    return f"held-out reward {difference}; {agree}"
 
 
 def check_lora(device: str, folder: Path) -> str:

@@ -59,19 +59,19 @@ def learning_options(advantage: Advantage, max_tokens: int, given: Mapping[str, 
     Raises:
         ConfigError: Names what is wrong.
     """
-    told = dict(given or {})
-    check_options("learning", told, _learning)
-    found = LearningOptions(
+    fields = dict(given or {})
+    check_options("learning", fields, _learning)
+    options = LearningOptions(
         max_prompt_length=max_tokens,
         max_response_length=max_tokens,
         estimator="rloo" if advantage == "rloo" else "grpo",
         norm_by_std=advantage == "grpo",
         overlong_counts_prompt=True,
-        **{"level": "trajectory", **told},
+        **{"level": "trajectory", **fields},
     )
-    for name, why in found.conflicts():
-        raise ConfigError(f"learning.{name} is {getattr(found, name)!r}: {why}")
-    return found
+    for name, why in options.conflicts():
+        raise ConfigError(f"learning.{name} is {getattr(options, name)!r}: {why}")
+    return options
 
 
 def clip_range(clip: float | Sequence[float]) -> tuple[float, float]:

@@ -134,13 +134,13 @@ class Policy:
         first = min(len(row.prompt_ids) for row in rows) - 1  # what says how likely the first token of a response is
         with self._autocast():
             logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=width - first, use_cache=False).logits
-        found = []
-        for row, said, tokens in zip(rows, logits, ids, strict=True):
+        logprobs = []
+        for row, row_logits, tokens in zip(rows, logits, ids, strict=True):
             begin, end = len(row.prompt_ids), len(row.prompt_ids) + len(row.response_ids)
-            scores = said[begin - 1 - first : end - 1 - first].float()
+            scores = row_logits[begin - 1 - first : end - 1 - first].float()
             sampled = scores.gather(-1, tokens[begin:end].unsqueeze(-1)).squeeze(-1)
-            found.append(sampled - scores.logsumexp(-1))
-        return found
+            logprobs.append(sampled - scores.logsumexp(-1))
+        return logprobs
 
     def update(self, loss: float, *, max_norm: float = 1.0) -> float:
         """Take a step of the optimizer with the gradients that there are; return their norm before it was clipped.

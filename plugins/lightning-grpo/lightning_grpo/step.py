@@ -50,10 +50,10 @@ def learn(
     )
     advantages = dict(zip(keys, found.advantages, strict=True))
     with policy.lock:
-        told = _updates(policy, rows, advantages, options, batch_tokens)
+        stats = _updates(policy, rows, advantages, options, batch_tokens)
         policy.begin(version)
-    metrics = {f"actor/{name}": fmean(values) for name, values in told.items() if name != "logprob_difference"}
-    return {**metrics, "training/logprob_difference": told["logprob_difference"][0]}  # later ones have learned already
+    metrics = {f"actor/{name}": fmean(values) for name, values in stats.items() if name != "logprob_difference"}
+    return {**metrics, "training/logprob_difference": stats["logprob_difference"][0]}  # later ones have learned already
 
 
 def _updates(
@@ -64,7 +64,7 @@ def _updates(
     batch_tokens: int,
 ) -> dict[str, list[float]]:
     """Make the updates of a step; return each number of each."""
-    told: dict[str, list[float]] = {}
+    metrics: dict[str, list[float]] = {}
     for part in make_mini_batches(list(rows), updates=(options.updates,), n_workers=1).parts:
         masks = [rows[key].mask for key in part]
         weights = token_weights(part, masks, options=options)
@@ -77,8 +77,8 @@ def _updates(
                 sums[name] = sums.get(name, 0.0) + value
         sums["grad_norm"] = policy.update(sums["pg_loss"])
         for name, value in sums.items():
-            told.setdefault(name, []).append(value)
-    return told
+            metrics.setdefault(name, []).append(value)
+    return metrics
 
 
 def token_weights(keys: Sequence[str], masks: Sequence[Sequence[int]], *, options: TrainingOptions) -> dict[str, float]:
@@ -94,12 +94,12 @@ def token_weights(keys: Sequence[str], masks: Sequence[Sequence[int]], *, option
     match options.loss:
         case "rollout":  # `loss_weights` are those of a mean over rows of means over their tokens
             of_rows = zip(loss_weights(keys, masks), tokens, strict=True)
-            found = [weight / (len(keys) * n) for weight, n in of_rows]
+            weights = [weight / (len(keys) * n) for weight, n in of_rows]
         case "token":
-            found = [1 / sum(tokens)] * len(keys)
+            weights = [1 / sum(tokens)] * len(keys)
         case "constant":
-            found = [1 / (n_rollouts * options.max_tokens)] * len(keys)
-    return dict(zip(keys, found, strict=True))
+            weights = [1 / (n_rollouts * options.max_tokens)] * len(keys)
+    return dict(zip(keys, weights, strict=True))
 
 
 def clipped_loss(

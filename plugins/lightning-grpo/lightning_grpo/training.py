@@ -69,10 +69,10 @@ class Training(Serving):
         """Train to the last step, from the last checkpoint where there is one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if (state := self._folder / _STATE).exists():
-            found = await asyncio.to_thread(self._policy.load_state, state)
-            step, reward, _ = found["best"]
+            record = await asyncio.to_thread(self._policy.load_state, state)
+            step, reward, _ = record["best"]
             self._best = Best(step, reward, self._model_of(step))  # the folder may have been moved
-            self._metrics = found["metrics"]
+            self._metrics = record["metrics"]
         else:
             self._policy.begin(0)
         initial, _ = await self.serve(self._options.model)
@@ -153,8 +153,8 @@ class Training(Serving):
         lessons = [learn_from_group(group, options=learning) for group in groups]
         self._require_rows(lessons, step)
         with self._policy.lock:
-            told = learn(self._policy, lessons, options=self._options, version=step)
-            self._metrics = training_metrics(lessons, options=learning) | told
+            metrics = learn(self._policy, lessons, options=self._options, version=step)
+            self._metrics = training_metrics(lessons, options=learning) | metrics
 
     def _report_step(self) -> None:
         self._algorithm.report(self._metrics, step=self._policy.version)

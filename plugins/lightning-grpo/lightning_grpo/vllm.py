@@ -56,12 +56,12 @@ class VllmGenerator(VllmEngine):
         self._n_calls += 1
         self._is_idle.clear()
         try:
-            found = await super().generate(prompt_ids, sampling, request_id=request_id)
+            generated = await super().generate(prompt_ids, sampling, request_id=request_id)
         finally:
             self._n_calls -= 1
             if not self._n_calls:
                 self._is_idle.set()
-        return replace(found, weight_versions=(self.version, self.version))
+        return replace(generated, weight_versions=(self.version, self.version))
 
     def request(self, prompt_ids: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
         return {**_NEUTRAL, **super().request(prompt_ids, sampling)}
@@ -84,9 +84,9 @@ class VllmGenerator(VllmEngine):
         try:
             await (self._load_adapter() if self._policy.has_lora else self._reload(str(self._folder)))
         except (ProxyError, EngineRefused) as exc:
-            said = (await exc.answer.read()).decode()[:500] if isinstance(exc, EngineRefused) else "start it again"
+            text = (await exc.answer.read()).decode()[:500] if isinstance(exc, EngineRefused) else "start it again"
             raise ConfigError(
-                f"the vLLM server at {self._url} does not take the weights in {self._folder}: {exc}: {said}; it has to "
+                f"the vLLM server at {self._url} does not take the weights in {self._folder}: {exc}: {text}; it has to "
                 f"see that folder, and needs {needs}"
             ) from exc
         self.version = version

@@ -177,13 +177,13 @@ def _pages() -> list[BaseRoute]:
     A component of the kind `pages` is a function that returns Starlette routes. They are behind the same keys as the
     store's own, but for the page `/`, and find the caller and the store in `request.state.call`.
     """
-    registry, found = default_registry(), list[BaseRoute]()
+    registry, routes = default_registry(), list[BaseRoute]()
     for component in registry.components("pages"):
         try:
-            found += registry.load_component(component)()
+            routes += registry.load_component(component)()
         except RegistryError as exc:  # a plugin that is broken does not stop the store
             logger.warning("lightning.pages_not_served name=%s: %s", component.name, exc)
-    return found
+    return routes
 
 
 @functools.cache
@@ -214,6 +214,6 @@ def documented() -> FastAPI:
 @functools.cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI document. A server without a key takes its requests without one, too."""
-    found = documented().openapi()
-    found["components"]["schemas"] |= _PARTS
-    return found
+    spec = documented().openapi()
+    spec["components"]["schemas"] |= _PARTS
+    return spec

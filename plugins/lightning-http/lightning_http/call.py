@@ -116,10 +116,10 @@ class Call:
             AccessDenied: When the key is for an attempt of another run.
         """
         identity = service.keys.identify(headers.get("authorization"), time.time())
-        asked, own = headers.get(RUN_HEADER), identity.run_id
-        if own is not None and asked not in (None, own):
-            raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
-        return cls(service, identity, service.view(own or asked))
+        asked, run_id = headers.get(RUN_HEADER), identity.run_id
+        if run_id is not None and asked not in (None, run_id):
+            raise AccessDenied(f"this key is for an attempt of run {run_id}; it cannot write to run {asked!r}")
+        return cls(service, identity, service.view(run_id or asked))
 
     async def wait(
         self, request: Request, work: Coroutine[Any, Any, T], end: asyncio.Event, *, poll_seconds: float | None

@@ -159,8 +159,8 @@ class LightningStoreClient(_Complete):
     @property
     def lease_seconds(self) -> float | None:
         """How long the server's leases are; None until it has answered something, or where it does not say."""
-        told = self._connection.lease_seconds
-        return None if told is None else float(told)
+        seconds = self._connection.lease_seconds
+        return None if seconds is None else float(seconds)
 
     def attempt_key(self, attempt: Attempt) -> str | None:
         """Return the key that came with the claim of an attempt: it can write spans of that attempt, and nothing else.

@@ -287,8 +287,8 @@ class Connection:
 
     def _error(self, status: int, payload: bytes) -> Exception:
         try:
-            told = from_json(payload)
-            name, message = str(told["error"]), str(told["message"])
+            error = from_json(payload)
+            name, message = str(error["error"]), str(error["message"])
         except (ValueError, TypeError, KeyError):
             name = message = ""
         if status in RETRIED_STATUSES:

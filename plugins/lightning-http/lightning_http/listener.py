@@ -30,10 +30,10 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as exc:
         raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

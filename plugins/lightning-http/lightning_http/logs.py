@@ -57,21 +57,21 @@ class ParentHandler(logging.Handler):
 
 def _plain(record: logging.LogRecord) -> dict[str, Any]:
     """Return what a record says; template and arguments stay apart, where other values can stand for the arguments."""
-    said = {name: value for name, value in vars(record).items() if type(value) in _PLAIN}
-    said |= {"msg": record.getMessage(), "args": (), "exc_info": None}
+    fields = {name: value for name, value in vars(record).items() if type(value) in _PLAIN}
+    fields |= {"msg": record.getMessage(), "args": (), "exc_info": None}
     if record.exc_info and record.exc_info[0] is not None:
-        said["exc_text"] = logging.Formatter().formatException(record.exc_info)
+        fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
     if isinstance(record.msg, str) and isinstance(record.args, tuple) and record.args:
         args = tuple(value if type(value) in _PLAIN else str(value) for value in record.args)
         with suppress(TypeError, ValueError):  # such as %d of what is a number only there
-            if record.msg % args == said["msg"]:
-                said |= {"msg": record.msg, "args": args}
-    return said
+            if record.msg % args == fields["msg"]:
+                fields |= {"msg": record.msg, "args": args}
+    return fields
 
 
-def show(said: Mapping[str, Any]) -> None:
+def show(fields: Mapping[str, Any]) -> None:
     """Hand a record of another process to the loggers of this one, if they want its level."""
-    record = logging.makeLogRecord({**said, "args": tuple(said["args"])})
+    record = logging.makeLogRecord({**fields, "args": tuple(fields["args"])})
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
         logger.handle(record)

@@ -86,15 +86,15 @@ def spans_of(
         resource = OtelResource(attributes=attributes, schema_url=group.schema_url)
         for scope in group.scope_spans:
             for span in scope.spans:
-                own = _attributes(span.attributes)
+                span_attributes = _attributes(span.attributes)
                 place: tuple[Any, Any, Any] = (
-                    own.get(_ROLLOUT_ID, attributes.get(_ROLLOUT_ID, rollout_id)),
-                    own.get(_ATTEMPT_ID, attributes.get(_ATTEMPT_ID, attempt_id)),
-                    _number(own.get(_SEQUENCE_ID, attributes.get(_SEQUENCE_ID, 0))),
+                    span_attributes.get(_ROLLOUT_ID, attributes.get(_ROLLOUT_ID, rollout_id)),
+                    span_attributes.get(_ATTEMPT_ID, attributes.get(_ATTEMPT_ID, attempt_id)),
+                    _number(span_attributes.get(_SEQUENCE_ID, attributes.get(_SEQUENCE_ID, 0))),
                 )
                 problem = _problem(span, *place)
                 if problem is None:
-                    received.spans.append(_span(span, own, resource, *place))
+                    received.spans.append(_span(span, span_attributes, resource, *place))
                 else:
                     received.rejected[problem] += 1
     return received

@@ -213,21 +213,21 @@ class RunnerProcess(PooledProcess, asyncio.Protocol):
             self._on_end()
 
     def describe_end(self) -> str:
-        said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
+        error = f" ({self.report.error})" if self.report is not None and self.report.error else ""
         code = self.exit_code
         how = f"exit code {code}"
         if code is not None and code < 0:
             how = f"signal {signal.Signals(-code).name if -code in set(signal.Signals) else -code}"
-        return f"{self.name} (process {self._process.pid}) ended with {how}{said}"
+        return f"{self.name} (process {self._process.pid}) ended with {how}{error}"
 
     def data_received(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
-            if "report" in said:
-                self.report = Report(**said["report"])
+            message = json.loads(line)
+            if "report" in message:
+                self.report = Report(**message["report"])
             else:
-                self._show(said["record"])
+                self._show(message["record"])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._read_rest()  # a write that failed closes what has more to read
@@ -457,9 +457,9 @@ async def join_run(
         ExecutionError: When the processes cannot begin, or too many of them have died, or the store was lost.
     """
     try:
-        async with http.LightningStoreClient(url, key=key, run_id=run_id, retry_seconds=CONNECT_SECONDS) as found:
-            await found.dequeue_many_rollouts(limit=0)  # no work, but the word of a run that has ended
-            run_id = found.run_id
+        async with http.LightningStoreClient(url, key=key, run_id=run_id, retry_seconds=CONNECT_SECONDS) as client:
+            await client.dequeue_many_rollouts(limit=0)  # no work, but the word of a run that has ended
+            run_id = client.run_id
     except RunEnded:
         raise
     except (StoreUnavailable, AccessDenied) as exc:

@@ -91,13 +91,13 @@ def check_answer(url: str, value: Any, text: str, status: int | None = None) -> 
         Fault: When what the service needs is out of reach.
         ServiceFailed: When it answers with an error.
     """
-    said = value if isinstance(value, Mapping) else {}
-    if isinstance(said.get("fault"), str):
-        raise Fault(f"the service {url} says that what it needs is out of reach: {_shown(said['fault'])}")
+    answer = value if isinstance(value, Mapping) else {}
+    if isinstance(answer.get("fault"), str):
+        raise Fault(f"the service {url} says that what it needs is out of reach: {_shown(answer['fault'])}")
     if status is not None and not 200 <= status < 300:
         hint = "; give the URL that it leads to" if 300 <= status < 400 else ""
         raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shown(text)}", status=status)
-    if said.get("error") is not None:
+    if answer.get("error") is not None:
         raise ServiceFailed(f"the service {url} answered with an error: {_shown(text)}", status=status)
 
 

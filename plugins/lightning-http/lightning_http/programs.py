@@ -269,7 +269,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 def _descendants(pid: int) -> list[psutil.Process]:
     try:
-        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+        processes: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.Error:
         return []
-    return found
+    return processes

@@ -127,8 +127,8 @@ class Permit(HTTPBearer):
     def __call__(self, request: HTTPConnection) -> Any:
         call: Call = request.state.call
         if call.identity.role < self._role:
-            own, least = ROLE_NAMES[call.identity.role], ROLE_NAMES[self._role]
-            raise AccessDenied(f"a key of {own} cannot do this; it takes one of {least}")
+            role, least = ROLE_NAMES[call.identity.role], ROLE_NAMES[self._role]
+            raise AccessDenied(f"a key of {role} cannot do this; it takes one of {least}")
         return call
 
 
@@ -351,8 +351,8 @@ def _has_worker(call: Call, arguments: Mapping[str, Any]) -> None:
 
 def _is_own_attempt(call: Call, arguments: Mapping[str, Any]) -> None:
     attempts = arguments.get("rollout_attempt_ids")
-    for own in [(arguments["rollout_id"], arguments["attempt_id"])] if attempts is None else attempts:
-        call.identity.require_attempt(*own)
+    for ids in [(arguments["rollout_id"], arguments["attempt_id"])] if attempts is None else attempts:
+        call.identity.require_attempt(*ids)
 
 
 _CHECKS: dict[str, Callable[[Call, dict[str, Any]], None]] = {
@@ -385,8 +385,8 @@ async def _is_sendable(call: Call, rollout: AttemptedRollout) -> bool:
         wire.encode(rollout)
     except InvalidRequest as exc:
         failure = {"type": "InvalidRequest", "message": f"the rollout has no form in JSON: {exc}"}
-        own = rollout.attempt.attempt_id
-        await call.store.update_attempt(rollout.rollout_id, own, status="failed", metadata={"failure": failure})
+        attempt_id = rollout.attempt.attempt_id
+        await call.store.update_attempt(rollout.rollout_id, attempt_id, status="failed", metadata={"failure": failure})
         logger.error("lightning.rollout_not_sendable rollout_id=%s reason=%s", rollout.rollout_id, exc)
         return False
     return True

@@ -101,8 +101,8 @@ def _paths(value: object) -> Iterator[str]:
         names = getattr(module, "__dict__", None)
         if names is None or name == "__mp_main__" or (name == "__main__" and not _main_can_be_imported()):
             continue
-        for attribute, found in list(names.items()):
-            if found is value and attribute.isidentifier() and all(map(str.isidentifier, name.split("."))):
+        for attribute, member in list(names.items()):
+            if member is value and attribute.isidentifier() and all(map(str.isidentifier, name.split("."))):
                 yield f"{name}:{attribute}"
 
 
@@ -149,9 +149,9 @@ def _parts(side: RunnersSide) -> tuple[Sequence[bytes], Sequence[bytes], int | N
 def _arrived(sent: Sequence[bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
     agent, spec, tracer, reward = map(unpacked, sent)
     factory = RunnerFactory(spec, tracer, max_rollouts, reward)
-    own = [unpacked(plugin) for plugin in plugins]
-    hooks = Hooks(own, load_entry_points=True).only(lambda plugin: not stays_with_algorithm(plugin))
-    return RunnersSide(agent, factory, own, hooks)
+    instances = [unpacked(plugin) for plugin in plugins]
+    hooks = Hooks(instances, load_entry_points=True).only(lambda plugin: not stays_with_algorithm(plugin))
+    return RunnersSide(agent, factory, instances, hooks)
 
 
 def _name_of(value: object) -> str:

@@ -347,12 +347,12 @@ class LightningStoreServer(Startable, ForwardingStore):
         """
         if self._listener is None:
             await self._start()
-        told = asyncio.Event()
+        stopping = asyncio.Event()
 
         def on_signal() -> None:
-            if told.is_set():
+            if stopping.is_set():
                 self.hurry()
-            told.set()
+            stopping.set()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -360,7 +360,7 @@ class LightningStoreServer(Startable, ForwardingStore):
         try:
             # Also while no client waits: a process that stood still notices it, and takes nothing from living workers.
             async with self.store.keeping_deadlines():
-                await told.wait()
+                await stopping.wait()
             await self.drain()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):

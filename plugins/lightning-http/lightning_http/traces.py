@@ -62,17 +62,17 @@ async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Coun
     Returns:
         Why others were not -> how many.
     """
-    own = who.mark([span for span in spans if who.owns(span.rollout_id, span.attempt_id)])
+    owned = who.mark([span for span in spans if who.owns(span.rollout_id, span.attempt_id)])
     rejected: Counter[str] = Counter()
-    if len(own) < len(spans):
-        rejected[f"the key is for attempt {who.attempt_id} only"] = len(spans) - len(own)
-    if not own:
+    if len(owned) < len(spans):
+        rejected[f"the key is for attempt {who.attempt_id} only"] = len(spans) - len(owned)
+    if not owned:
         return rejected
     try:
-        await store.add_many_spans(own)
+        await store.add_many_spans(owned)
     except (NotFound, InvalidRequest):
         # None of them is kept then, so find out which attempt is at fault.
-        for group in _by_attempt(own):
+        for group in _by_attempt(owned):
             try:
                 await store.add_many_spans(group)
             except (NotFound, InvalidRequest) as exc:

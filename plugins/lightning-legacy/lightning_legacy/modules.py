@@ -108,10 +108,10 @@ def find_name(module: ModuleType, name: str) -> Any:
         return import_plugin(f"{_PREFIX}{place}.{name}", name)
     if place in PLACES:
         for source in PLACES[place].split():
-            found = _found(source, name)
-            if found is not None:
-                setattr(module, name, found)
-                return found
+            value = _found(source, name)
+            if value is not None:
+                setattr(module, name, value)
+                return value
         if name in SUPPLIED:
             return supplied(name)
     raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)

@@ -65,5 +65,5 @@ def adapt(own: Callable[..., Any], declared: Callable[..., Any]) -> Callable[...
 
 async def _metadata_of(store: Any, rollout_id: str, attempt_id: str) -> dict[str, Any]:
     attempts = await store.query_attempts(rollout_id)
-    own = [each for each in attempts if attempt_id in ("latest", each.attempt_id)]
-    return dict(own[-1].metadata or {}) if own else {}
+    matches = [each for each in attempts if attempt_id in ("latest", each.attempt_id)]
+    return dict(matches[-1].metadata or {}) if matches else {}

@@ -90,8 +90,8 @@ class _Sink:
     @contextmanager
     def operation_context(self, *args: Any, **options: Any) -> Iterator[SpanRecordingContext]:
         if _implements(self._tracer, "operation_context"):
-            with self._tracer.operation_context(*args, **options) as own:
-                yield own
+            with self._tracer.operation_context(*args, **options) as context:
+                yield context
             return
         recording: SpanRecordingContext | None = None
         try:

@@ -131,19 +131,19 @@ class TraceTree(tree.TraceTree):
             exclude_llm_call_in_reward=within_reward is not None,
         )
         known = set() if existing_llm_call_response_ids is None else existing_llm_call_response_ids
-        found: list[tuple[tree.TraceTree, str]] = []
+        calls: list[tuple[tree.TraceTree, str]] = []
         for call in selector.select(self):
             ids = {given for span in call.spans if (given := response_id(span)) is not None}
             if not ids & known:
-                found.append((call.node, call.agent_name))
+                calls.append((call.node, call.agent_name))
             known |= ids
-        return found
+        return calls
 
     def match_rewards(self, reward_match: str, llm_calls: Sequence[tree.TraceTree]) -> dict[str, float | None]:
         """Return the reward of each call that has one, by the id of its node."""
         numbers = {id(node): number for number, node in enumerate(llm_calls)}
-        found = match_in_tree(RewardMatchPolicy(reward_match), self, numbers)
-        return {llm_calls[number].id: rewards[0].value for number, rewards in found.items()}
+        matches = match_in_tree(RewardMatchPolicy(reward_match), self, numbers)
+        return {llm_calls[number].id: rewards[0].value for number, rewards in matches.items()}
 
     def extract_prompt_image_urls(self, prompt_raw_content: Any) -> list[str]:
         """Return the URLs of the images in recorded messages."""

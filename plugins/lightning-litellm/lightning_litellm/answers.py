@@ -27,9 +27,9 @@ def whole(answer: Any) -> bytes:
     """Return an answer in one piece as JSON, with the engine's tokens where OpenAI-compatible servers have them."""
     fields = _plain(answer)
     for choice in fields.get("choices") or ():
-        own = choice.get("provider_specific_fields")
-        if isinstance(own, Mapping) and own.get("token_ids") is not None:
-            choice.setdefault("token_ids", own["token_ids"])
+        extras = choice.get("provider_specific_fields")
+        if isinstance(extras, Mapping) and extras.get("token_ids") is not None:
+            choice.setdefault("token_ids", extras["token_ids"])
     return dump(fields)
 
 
@@ -102,21 +102,21 @@ def answer_of(error: Exception, path: str, address: str, library: Any) -> WholeA
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or status < 400 or isinstance(error, library.Timeout) or _is_without_answer(error):
         raise failure_of(error, address, library, has_begun=False) from error
-    refused = Refused(status, str(getattr(error, "code", None) or status), _said(error))
+    refused = Refused(status, str(getattr(error, "code", None) or status), _message_of(error))
     headers = [("content-type", "application/json")]
-    said = getattr(getattr(error, "response", None), "headers", {})
-    headers += [(name.lower(), str(value)) for name, value in said.items() if is_retry_header(name.lower())]
+    reply_headers = getattr(getattr(error, "response", None), "headers", {})
+    headers += [(name.lower(), str(value)) for name, value in reply_headers.items() if is_retry_header(name.lower())]
     return WholeAnswer(status, dump(DIALECTS[path].error(refused)), headers)
 
 
 def failure_of(error: Exception, address: str, library: Any, *, has_begun: bool) -> ProxyError:
     """Return what to raise for a call that got no answer, or not all of it."""
-    said = f"{address}: {_said(error)}"
+    message = f"{address}: {_message_of(error)}"
     if isinstance(error, library.Timeout | TimeoutError):
-        return BackendTimeout(said)
+        return BackendTimeout(message)
     if not has_begun and _is_out_of_reach(error):
-        return BackendUnavailable(said)
-    return BackendBroke(said)
+        return BackendUnavailable(message)
+    return BackendBroke(message)
 
 
 def _is_out_of_reach(error: BaseException) -> bool:
@@ -145,5 +145,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return hide_in_text(str(getattr(error, "message", None) or error) or type(error).__name__)[:_LONGEST_MESSAGE]

@@ -98,7 +98,7 @@ class News:
         """Whether it waits for a stream's next change."""
         self._seen_until = 0.0
         """Up to when everything is known, in seconds since the epoch of the server."""
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         """By rollout, the newest write that was told, of those that one looks back at."""
         self._tells_own = False
         """Whether to tell of what this store wrote: its answer may have been lost when the server went away."""
@@ -177,14 +177,14 @@ class News:
 
     def _pipeline(self) -> list[dict[str, Any]]:
         first, end = self._database.run_keys
-        own = {"$not": {"$regex": f"^{self._database.me}:"}}
+        others = {"$not": {"$regex": f"^{self._database.me}:"}}
         return [
             {
                 "$match": {
                     "operationType": {"$in": ["insert", "update", "delete"]},
                     "documentKey._id.run": {"$gte": first, "$lt": end},
-                    "fullDocument.written": own,
-                    "updateDescription.updatedFields.written": own,
+                    "fullDocument.written": others,
+                    "updateDescription.updatedFields.written": others,
                     "$or": [
                         {"ns.coll": schema.ROLLOUTS},
                         {
@@ -249,8 +249,8 @@ class News:
         if not runs:
             return since
         lately = {"_id.run": {"$in": runs}, "changed": {"$gt": since}}
-        told, self._told = self._told, {}
-        newest = await self._look_at_rollouts(since, told)
+        reported, self._reported = self._reported, {}
+        newest = await self._look_at_rollouts(since, reported)
         async with asyncio.timeout(_DEAD_SECONDS):
             deleted = await self._database.collection(schema.DELETIONS).find(lately, {"_id": 1}).to_list()
             ended = (
@@ -266,23 +266,23 @@ class News:
         self._tells_own = False
         return newest
 
-    async def _look_at_rollouts(self, since: Timestamp, told: dict[str, str] | None = None) -> Timestamp:
+    async def _look_at_rollouts(self, since: Timestamp, reported: dict[str, str] | None = None) -> Timestamp:
         runs = self._runs()
         if not runs:
             return since
-        told = self._told if told is None else told
+        reported = self._reported if reported is None else reported
         rollouts = self._database.collection(schema.ROLLOUTS)
         async with asyncio.timeout(_DEAD_SECONDS):
-            found = await rollouts.find(
+            documents = await rollouts.find(
                 {"_id.run": {"$in": runs}, "changed": {"$gt": since}}, _PROJECTION, sort=[("changed", 1)]
             ).to_list()
-        for document in found:
+        for document in documents:
             id, token = document["_id"], document["written"]
             name = f"{id['run']}\0{id['id']}"
-            if (self._tells_own or not self._database.is_own(token)) and told.get(name) != token:
+            if (self._tells_own or not self._database.is_own(token)) and reported.get(name) != token:
                 self._tell(id, document["status"], document.get("deadline"))
-            self._told[name] = token
-        return found[-1]["changed"] if found else since
+            self._reported[name] = token
+        return documents[-1]["changed"] if documents else since
 
     def _runs(self) -> list[str]:
         return [self._database.run_key(run_id) for run_id in self._listeners.runs()]

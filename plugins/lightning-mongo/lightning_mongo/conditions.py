@@ -56,12 +56,12 @@ async def page(
     if query.limit == 0:
         return [], await counted(collection, wanted, 0)
     if query.limit == -1 and query.offset == 0:
-        found = await read()
-        return found, len(found)
+        documents = await read()
+        return documents, len(documents)
     # One more than up to this page's end, so that who reads page after page sees that there is another.
     most = max(MAX_COUNTED, query.offset + max(query.limit, 0) + 1)
-    found, total = await asyncio.gather(read(), counted(collection, wanted, most))
-    return found, max(total, query.offset + len(found) if found else 0)
+    documents, total = await asyncio.gather(read(), counted(collection, wanted, most))
+    return documents, max(total, query.offset + len(documents) if documents else 0)
 
 
 async def counted(collection: AsyncCollection[dict[str, Any]], wanted: dict[str, Any], most: int = MAX_COUNTED) -> int:
@@ -78,8 +78,8 @@ def ordered(query: Query, field: Fields) -> list[tuple[str, int]]:
 
     None comes before everything. Where the sort field is equal, the order of insertion decides, in either direction.
     """
-    own = [] if query.sort_by is None else [(field(query.sort_by), 1 if query.sort_order == "asc" else -1)]
-    return [*own, ("number", 1)]
+    order = [] if query.sort_by is None else [(field(query.sort_by), 1 if query.sort_order == "asc" else -1)]
+    return [*order, ("number", 1)]
 
 
 def _condition(condition: Condition, field: Fields) -> dict[str, Any]:

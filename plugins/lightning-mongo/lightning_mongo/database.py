@@ -281,8 +281,8 @@ class Database:
             return [True] * len(writes)
         # The server says how many have failed, but not which. Or the call was repeated after its answer was lost.
         # Who has written again after us makes us believe that we lost; then we look, and decide anew.
-        found = await self.find(name, {"_id": {"$in": [write.id for write in writes]}}, {"written": 1})
-        left = {document["written"] for document in found}
+        documents = await self.find(name, {"_id": {"$in": [write.id for write in writes]}}, {"written": 1})
+        left = {document["written"] for document in documents}
         return [write.token in left for write in writes]
 
     async def insert(self, name: str, documents: Sequence[dict[str, Any]], *, as_one: bool) -> set[tuple[str, ...]]:
@@ -293,7 +293,7 @@ class Database:
             documents: Each with a token under `written`.
             as_one: Whether to keep all or none of them, where the server can.
         """
-        own = {key_of(each): each["written"] for each in documents}
+        tokens = {key_of(each): each["written"] for each in documents}
         there: dict[tuple[str, ...], str] = {}
         while True:
             operations = [InsertOne(each) for each in documents if key_of(each) not in there]
@@ -305,7 +305,7 @@ class Database:
                 count = -1  # the transaction was undone
             if count == len(operations):
                 # What is our own, a call has brought whose answer was lost.
-                return {key for key, token in there.items() if token != own[key]}
+                return {key for key, token in there.items() if token != tokens[key]}
             found = await self.find(name, {"_id": {"$in": [each["_id"] for each in documents]}}, {"written": 1})
             there = {key_of(each): each["written"] for each in found}
 

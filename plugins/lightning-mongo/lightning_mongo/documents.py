@@ -54,11 +54,11 @@ class DocumentPart(MongoPart):
         Raises:
             InvalidRequest: When the value has something that JSON cannot hold, or is too large.
         """
-        own = as_json(value, f"{kind} {key!r}")
-        text = dumped(own)
+        content = as_json(value, f"{kind} {key!r}")
+        text = dumped(content)
         check_size(f"{kind} {key!r}", len(text))
         written = await self._puts.ask(_Put((run_id, kind, key), text, revision, dumped(requests)))
-        return Document(key, own, revision + 1, requests) if written else None
+        return Document(key, content, revision + 1, requests) if written else None
 
     @in_the_loop
     async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
@@ -74,10 +74,10 @@ class DocumentPart(MongoPart):
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
         wanted = {"_id.run": self._database.run_key(run_id), "_id.kind": kind}
-        found = await self._database.find(
+        documents = await self._database.find(
             schema.DOCUMENTS, wanted, _PROJECTION, sort=[("number", 1)], allow_disk_use=True
         )
-        return [_decoded(document) for document in found]
+        return [_decoded(document) for document in documents]
 
     @in_the_loop
     async def remember_requests(
@@ -114,8 +114,8 @@ class DocumentPart(MongoPart):
 
     async def _get_documents(self, keys: list[_Key]) -> list[Document | None]:
         wanted = [self._id(key) for key in dict.fromkeys(keys)]
-        found = await self._database.find(schema.DOCUMENTS, {"_id": {"$in": wanted}}, _PROJECTION)
-        by_id = {key_of(document): _decoded(document) for document in found}
+        documents = await self._database.find(schema.DOCUMENTS, {"_id": {"$in": wanted}}, _PROJECTION)
+        by_id = {key_of(document): _decoded(document) for document in documents}
         return [by_id.get(tuple(self._id(key).values())) for key in keys]
 
     async def _put_all(self, puts: list[_Put]) -> list[bool]:
@@ -123,8 +123,8 @@ class DocumentPart(MongoPart):
 
     async def _latest_all(self, asked: list[tuple[str, DocumentKind]]) -> list[str | None]:
         different = list(dict.fromkeys(asked))
-        found = await asyncio.gather(*(self._newest(*each) for each in different))
-        latest = dict(zip(different, found, strict=True))
+        newest = await asyncio.gather(*(self._newest(*each) for each in different))
+        latest = dict(zip(different, newest, strict=True))
         return [latest[each] for each in asked]
 
     async def _newest(self, run_id: str, kind: DocumentKind) -> str | None:
@@ -142,8 +142,8 @@ class DocumentPart(MongoPart):
         return Write(id, UpdateOne({"_id": id, "revision": put.revision}, update), token)
 
     def _id(self, key: _Key) -> dict[str, str]:
-        run_id, kind, own = key
-        return {"run": self._database.run_key(run_id), "kind": kind, "key": own}
+        run_id, kind, document_key = key
+        return {"run": self._database.run_key(run_id), "kind": kind, "key": document_key}
 
 
 def _decoded(document: dict[str, Any]) -> Document:

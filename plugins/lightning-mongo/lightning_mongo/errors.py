@@ -100,10 +100,10 @@ def explained(exc: Exception, address: Address) -> Exception:
 
 def in_short(exc: BaseException) -> str:
     """Return what the driver says, without its account of all servers and timeouts."""
-    said = str(exc) or type(exc).__name__
+    message = str(exc) or type(exc).__name__
     for end in (" (configured timeouts", ", Timeout:", ", full error:", "\n"):
-        said = said.partition(end)[0]
-    return said[:300]
+        message = message.partition(end)[0]
+    return message[:300]
 
 
 def _faults(exc: BulkWriteError) -> list[dict[str, Any]]:
@@ -127,17 +127,17 @@ def is_away(exc: BulkWriteError) -> bool:
 
 
 def _refused(exc: OperationFailure, address: Address) -> StoreError:
-    code, said = exc.code, in_short(exc)
+    code, text = exc.code, in_short(exc)
     if isinstance(exc, BulkWriteError) and (faults := _faults(exc)):
-        code, said = faults[0].get("code"), str(faults[0].get("errmsg", ""))[:300]
+        code, text = faults[0].get("code"), str(faults[0].get("errmsg", ""))[:300]
     if code == _AUTHENTICATION_FAILED:
         return AccessDenied(f"{address} refuses the name or the password in the uri")
     if code == UNAUTHORIZED:
         # The server quotes the whole command, with what was to be written.
         return AccessDenied(
-            f"{address} does not allow this: {said.partition(' to execute command')[0]}; give the uri a user with the "
+            f"{address} does not allow this: {text.partition(' to execute command')[0]}; give the uri a user with the "
             "role readWrite"
         )
     if code == _OUT_OF_DISK_SPACE:
-        return StoreFull(f"{address} has no room left ({said}); free space, or delete what has ended (delete_rollouts)")
-    return StoreError(f"{address}: {said} (code {code})")
+        return StoreFull(f"{address} has no room left ({text}); free space, or delete what has ended (delete_rollouts)")
+    return StoreError(f"{address}: {text} (code {code})")

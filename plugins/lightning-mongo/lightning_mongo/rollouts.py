@@ -99,8 +99,8 @@ class RolloutPart(MongoPart):
     @in_the_loop
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Query records by fields of their rollout."""
-        found, total = await self._database.retried(lambda: self._find(run_id, query))
-        return [decoded(run_id, document) for document in found], total
+        documents, total = await self._database.retried(lambda: self._find(run_id, query))
+        return [decoded(run_id, document) for document in documents], total
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`, the earliest first."""
@@ -114,8 +114,8 @@ class RolloutPart(MongoPart):
             return []
         wanted = {"_id.run": self._database.run_key(run_id), "deadline": {"$exists": True, "$lte": now}}
         order = [("deadline", 1), ("number", 1)]
-        found = await self._database.find(schema.ROLLOUTS, wanted, PROJECTION, sort=order)
-        return [decoded(run_id, document) for document in found]
+        documents = await self._database.find(schema.ROLLOUTS, wanted, PROJECTION, sort=order)
+        return [decoded(run_id, document) for document in documents]
 
     @in_the_loop
     async def next_deadline(self, run_id: str) -> float | None:
@@ -176,8 +176,8 @@ class RolloutPart(MongoPart):
         wanted = [
             {"run": self._database.run_key(run_id), "id": rollout_id} for run_id, rollout_id in dict.fromkeys(keys)
         ]
-        found = await self._database.find(schema.ROLLOUTS, {"_id": {"$in": wanted}}, PROJECTION)
-        by_key = {(self._database.run_of(each["_id"]["run"]), each["_id"]["id"]): each for each in found}
+        documents = await self._database.find(schema.ROLLOUTS, {"_id": {"$in": wanted}}, PROJECTION)
+        by_key = {(self._database.run_of(each["_id"]["run"]), each["_id"]["id"]): each for each in documents}
         return [decoded(key[0], by_key[key]) if key in by_key else None for key in keys]
 
     async def _insert_all(self, requests: list[Sequence[RolloutRecord]]) -> list[list[RolloutRecord]]:
@@ -255,8 +255,8 @@ class RolloutPart(MongoPart):
 
     async def _head(self, run_id: str, limit: int) -> list[RolloutRecord]:
         wanted = {"_id.run": self._database.run_key(run_id), "ticket": {"$exists": True}}
-        found = await self._database.find(schema.ROLLOUTS, wanted, PROJECTION, sort=[("ticket", 1)], limit=limit)
-        return [decoded(run_id, document) for document in found]
+        documents = await self._database.find(schema.ROLLOUTS, wanted, PROJECTION, sort=[("ticket", 1)], limit=limit)
+        return [decoded(run_id, document) for document in documents]
 
     async def _claimed_before(
         self, run_id: str, request_ids: Sequence[str]
@@ -269,9 +269,9 @@ class RolloutPart(MongoPart):
             "claims": {"$exists": True},
             "claims.request": {"$in": list(request_ids)},
         }
-        found = await self._database.find(schema.ROLLOUTS, wanted, {**PROJECTION, "claims": 1})
+        documents = await self._database.find(schema.ROLLOUTS, wanted, {**PROJECTION, "claims": 1})
         given: defaultdict[str | None, dict[int, RolloutRecord]] = defaultdict(dict)
-        for document in found:
+        for document in documents:
             for claim in document["claims"]:
                 given[claim["request"]][claim["place"]] = decoded(run_id, document)
         return {request_id: dict(sorted(places.items())) for request_id, places in given.items()}

@@ -68,14 +68,14 @@ async def prepare(database: AsyncDatabase[dict[str, Any]], address: Address) -> 
         UnusableDatabase: When it is of a newer version, or has other things under our names.
     """
     schema = database[SCHEMA]
-    found = await schema.find_one({"_id": "schema"})
-    version = VERSION if found is None else found.get("version")
+    record = await schema.find_one({"_id": "schema"})
+    version = VERSION if record is None else record.get("version")
     if not isinstance(version, int) or version > VERSION:
         raise UnusableDatabase(
             f"database {database.name!r} at {address} is of version {version!r}, and this lightning-mongo knows "
             f"{VERSION}; upgrade lightning-mongo, or name another database"
         )
-    if found is None:
+    if record is None:
         try:
             await schema.insert_one({"_id": "schema", "version": VERSION})
         except DuplicateKeyError:

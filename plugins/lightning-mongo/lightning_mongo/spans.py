@@ -271,23 +271,23 @@ class SpanPart(MongoPart):
     ) -> tuple[list[Span], int]:
         """Query the spans of a rollout, or of one of its attempts."""
         key = self._database.run_key(run_id)
-        own = query if query.sort_by in _OWN_FIELDS else Query()
-        if own == _ALL:
-            found = await self._span_reads.ask((key, rollout_id, attempt_id))
-            total = len(found)
+        db_query = query if query.sort_by in _OWN_FIELDS else Query()
+        if db_query == _ALL:
+            documents = await self._span_reads.ask((key, rollout_id, attempt_id))
+            total = len(documents)
         else:
             spans, always = self._database.collection(schema.SPANS), {"_id": span_range.of(key, rollout_id, attempt_id)}
-            found, total = await self._database.retried(lambda: page(spans, own, always, _field, _PROJECTION))
+            documents, total = await self._database.retried(lambda: page(spans, db_query, always, _field, _PROJECTION))
         reader = SpanReader(rollout_id)
-        decoded = [reader.decoded(document["_id"]["attempt"], _encoded(document)) for document in found]
-        return (decoded, total) if own is query else select(decoded, query)
+        decoded = [reader.decoded(document["_id"]["attempt"], _encoded(document)) for document in documents]
+        return (decoded, total) if db_query is query else select(decoded, query)
 
     async def _read_all(self, reads: list[_Read]) -> list[list[dict[str, Any]]]:
         """Return all spans of each rollout or attempt, in their order."""
         ranges = [{"_id": span_range.of(*read)} for read in set(reads)]
-        found = await self._database.find(schema.SPANS, {"$or": ranges}, _PROJECTION)
+        documents = await self._database.find(schema.SPANS, {"$or": ranges}, _PROJECTION)
         by_read: defaultdict[_Read, list[dict[str, Any]]] = defaultdict(list)
-        for document in sorted(found, key=lambda each: (each["sequence_id"], each["number"])):
+        for document in sorted(documents, key=lambda each: (each["sequence_id"], each["number"])):
             id = document["_id"]
             for attempt_id in (None, id["attempt"]):
                 by_read[id["run"], id["rollout"], attempt_id].append(document)
@@ -323,8 +323,8 @@ class SpanPart(MongoPart):
     async def _present(self, attempt: Attempt, span_ids: Sequence[str]) -> frozenset[str]:
         key = self._database.run_key(attempt.run_id)
         ids = [_id(key, attempt.rollout_id, attempt.attempt_id, span_id) for span_id in dict.fromkeys(span_ids)]
-        found = await self._database.find(schema.SPANS, {"_id": {"$in": ids}}, {"_id": 1})
-        return frozenset(document["_id"]["span"] for document in found)
+        documents = await self._database.find(schema.SPANS, {"_id": {"$in": ids}}, {"_id": 1})
+        return frozenset(document["_id"]["span"] for document in documents)
 
     async def _insert_spans(self, requests: list[list[dict[str, Any]]]) -> list[_Inserted]:
         """Insert the documents of several requests; in a replica set, each is kept as a whole or not at all.
@@ -350,8 +350,8 @@ class SpanPart(MongoPart):
     async def _without_rollout(self, rollouts: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
         """Return those of the rollouts, each after its run's key, that are not there; and delete their spans."""
         ids = [{"run": run, "id": rollout} for run, rollout in rollouts]
-        found = await self._database.find(schema.ROLLOUTS, {"_id": {"$in": ids}}, {"_id": 1})
-        gone = rollouts - {key_of(document) for document in found}
+        documents = await self._database.find(schema.ROLLOUTS, {"_id": {"$in": ids}}, {"_id": 1})
+        gone = rollouts - {key_of(document) for document in documents}
         await self._database.change(schema.SPANS, [DeleteMany({"_id": span_range.of(*each)}) for each in gone])
         return gone
 

@@ -289,13 +289,13 @@ class Spending:
         self._attempts.pop(attempt, None)
 
     def _of(self, attempt: Owner) -> _Limit:
-        found = self._attempts.get(attempt)
-        if found is None:
-            found = self._attempts[attempt] = _Limit(Budget(**(self._limits or {})))
-            found.budget.whose = "the attempt's limit"
+        limit = self._attempts.get(attempt)
+        if limit is None:
+            limit = self._attempts[attempt] = _Limit(Budget(**(self._limits or {})))
+            limit.budget.whose = "the attempt's limit"
             if len(self._attempts) > MAX_ATTEMPTS:
                 self._attempts.popitem(last=False)
-        return found
+        return limit
 
 
 async def _reserve(limit: _Limit, most: Callable[[], Reserve]) -> Reserve:

@@ -160,8 +160,8 @@ def server_tool_part(item: dict[str, Any], name: str, *, is_result: bool = False
     """Make the part of a tool that the provider itself runs, from what its API says of the call or the result."""
     kind = "server_tool_call_response" if is_result else "server_tool_call"
     known = {key: value for key, value in item.items() if key != "index"}  # its place in a stream
-    found: dict[str, Any] = {"type": kind, "id": known.get("tool_use_id") if is_result else known.get("id")}
-    return {**found, **({} if is_result else {"name": name}), kind: known}
+    part: dict[str, Any] = {"type": kind, "id": known.get("tool_use_id") if is_result else known.get("id")}
+    return {**part, **({} if is_result else {"name": name}), kind: known}
 
 
 def _message(message: dict[str, Any]) -> Message:

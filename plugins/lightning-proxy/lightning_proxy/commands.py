@@ -86,17 +86,17 @@ async def _serve(options: dict[str, Any]) -> None:
 
     store = _store(options.pop("store", None), options.get("key"))
     served = LLMProxy(store=store, launch_mode="asyncio", **{"port": DEFAULT_PORT, **options})
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
         if store is not None:
             await _reach(store)
         await served.start()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, stopping.set)
         collect_rarely()
         click.echo(f"proxy of {', '.join(served.models()) or 'no model'} at {served.url}")
-        await told.wait()
+        await stopping.wait()
     finally:
         await served.stop()
         if store is not None:

@@ -118,14 +118,14 @@ class LLMProxy(AddressedProxy):
     ) -> None:
         if launcher_args is not None:
             host, port, launch_mode = launcher_args.host, launcher_args.port, launcher_args.launch_mode
-        own: dict[str, Any] = {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
-        own |= {"allow_paths": allow_paths, "num_retries": num_retries, "models": models}
-        own |= {"attempt_limits": attempt_limits, "max_concurrent_calls": max_concurrent_calls}
-        own |= {"queue_seconds": queue_seconds, "max_body_bytes": max_body_bytes}
+        options: dict[str, Any] = {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
+        options |= {"allow_paths": allow_paths, "num_retries": num_retries, "models": models}
+        options |= {"attempt_limits": attempt_limits, "max_concurrent_calls": max_concurrent_calls}
+        options |= {"queue_seconds": queue_seconds, "max_body_bytes": max_body_bytes}
         plain = {"port": port, "host": host, "key": key, "public_url": public_url, "workers": workers}
         plain["launch_mode"] = launch_mode
         plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
-        check_options("LLMProxy", {**plain, **own}, LLMProxy)
+        check_options("LLMProxy", {**plain, **options}, LLMProxy)
         OpenPaths(allow_paths)
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
@@ -137,7 +137,7 @@ class LLMProxy(AddressedProxy):
             )
         super().__init__(host, port or 0, public_url=public_url, key=key)
         self._in_thread = launch_mode != "asyncio"
-        self._settings = Settings(**own)
+        self._settings = Settings(**options)
         self._capture = Capture(
             capture_content, capture_tokens, load_object(redact) if isinstance(redact, str) else redact
         )
@@ -305,9 +305,9 @@ class LLMProxy(AddressedProxy):
 
     def set_weight_version(self, version: str | int | None) -> None:
         """Record with each call from now on which weights it was made with."""
-        said = self._weight_version = None if version is None else str(version)
+        weight_version = self._weight_version = None if version is None else str(version)
         if self._running is not None:
-            self._running.tell(lambda proxy: setattr(proxy.sender, "weight_version", said))
+            self._running.tell(lambda proxy: setattr(proxy.sender, "weight_version", weight_version))
 
     async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
         """Return when the store has all calls of an attempt.

@@ -309,16 +309,16 @@ class Models:
         names_of = DIALECTS[path].names if path in DIALECTS else None
         if entry is None or names_of is None:
             return fields
-        found = fields
+        result = fields
         for name, value in entry.get("default_params", {}).items():
             names = names_of.get(name, (name,))
             if all(_get(fields, each) is None for each in names):
-                found = _set(found, names[0], value)
+                result = _set(result, names[0], value)
         for name, value in entry.get("forced_params", {}).items():
             names = names_of.get(name, (name,))
             for each in [each for each in names if _get(fields, each) is not None] or names[:1]:
-                found = _set(found, each, value)
-        return found
+                result = _set(result, each, value)
+        return result
 
 
 def _get(fields: dict[str, Any], name: str) -> Any:

@@ -147,11 +147,11 @@ class OpenAIBackend(Backend):
         except TimeoutError as exc:
             raise BackendTimeout(f"{self._url} did not answer within {_limit(timeout)}") from exc
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
-            said = f"{self._url} closed the connection before it answered"
+            message = f"{self._url} closed the connection before it answered"
             was_stale = connection.is_kept and time.perf_counter() - began < _AT_ONCE_SECONDS
             if isinstance(exc, aiohttp.ServerDisconnectedError) and not was_stale:
-                raise BackendBroke(said) from exc  # it had the whole call, and may be at it
-            raise BackendUnavailable(said) from exc
+                raise BackendBroke(message) from exc  # it had the whole call, and may be at it
+            raise BackendUnavailable(message) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise BackendBroke(f"{self._url} did not answer as a server does: {_describe(exc)}") from exc
         return _Streamed(response, self._url, timeout, self._max_answer_bytes)

@@ -126,13 +126,13 @@ def _find_previous(service: ProxyService, owner: Owner | None, fields: dict[str,
     previous = fields.get("previous_response_id")
     if previous is None:
         return None
-    found = service.replicas.of_response(owner, str(previous))
-    if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
+    replica = service.replicas.of_response(owner, str(previous))
+    if replica is None and not opens("GET", f"{RESPONSES}/{previous}"):
         message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
         raise Refused(400, "previous_response_not_found", message)
     # The agent may go on with another model, which may be elsewhere.
-    goes_on = found is None or fields.get("model") is None or route.target == found.model_name
-    return found if goes_on else None
+    goes_on = replica is None or fields.get("model") is None or route.target == replica.model_name
+    return replica if goes_on else None
 
 
 def _closed(what: str, entry: str) -> Refused:

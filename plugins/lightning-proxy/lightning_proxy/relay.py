@@ -96,15 +96,15 @@ class _Relay:
             message = str(error.get("message") if isinstance(error, dict) else error)
             outcome.error_code = _error_code(error)
             if conversion is not None:
-                if found := _OVERFLOW.search(message):
-                    most, tokens = map(int, found.groups())
+                if match := _OVERFLOW.search(message):
+                    most, tokens = map(int, match.groups())
                     message = conversion.overflow(message, tokens, most, self._call.route.fields or {})
                     outcome.error_code = TOO_LONG
                 body = self._error(status, message, outcome.error_code or "backend_error")
         else:
             message = _words_of(fields, body) or f"{self._address} answered {status} without a word"
-            said = {} if fields is None or conversion is not None else fields
-            body = dump({**said, **self._dialect.error(Refused(status, "backend_error", message))})
+            reply = {} if fields is None or conversion is not None else fields
+            body = dump({**reply, **self._dialect.error(Refused(status, "backend_error", message))})
             headers = [header for header in headers if header[0] != b"content-type"]
             headers.append((b"content-type", b"application/json"))
         outcome.fail(str(status), message)
@@ -292,9 +292,9 @@ def _error_status(error: object) -> int:
 def _words_of(fields: dict[str, Any] | None, body: bytes) -> str:
     """Return what an error says that has no `error`: FastAPI's `detail`, the `message` of older engines, a text."""
     for name in ("detail", "message"):
-        said = (fields or {}).get(name)
-        if said:
-            return said if isinstance(said, str) else text(said)
+        detail = (fields or {}).get(name)
+        if detail:
+            return detail if isinstance(detail, str) else text(detail)
     return body[:_LONGEST_TEXT].decode("utf-8", "replace").strip()
 
 

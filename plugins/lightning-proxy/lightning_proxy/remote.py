@@ -134,8 +134,8 @@ async def flush_calls(
             raise Fault(f"the model proxy at {proxy.endpoint} is out of reach: {exc or type(exc).__name__}") from exc
         if status >= 300:
             kind = StoreUnavailable if status == 503 else Fault
-            said = _error_of(answered) or f"it answered {status}"
-            raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")
+            reason = _error_of(answered) or f"it answered {status}"
+            raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {reason}")
     return bool(proxies)
 
 
@@ -218,8 +218,8 @@ class RemoteProxy(AddressedProxy):
             listed = await self._ask("/v1/models")
         except ProxyError as exc:
             raise ConfigError(str(exc)) from exc
-        found = listed.get("data")
-        self._models = [str(each.get("id")) for each in found if isinstance(each, dict)] if found else []
+        entries = listed.get("data")
+        self._models = [str(each.get("id")) for each in entries if isinstance(each, dict)] if entries else []
         self._is_running = True
 
     async def stop(self) -> None:
@@ -242,6 +242,6 @@ class RemoteProxy(AddressedProxy):
         except _OUT_OF_REACH as exc:
             raise ProxyError(f"the model proxy at {self.url} is out of reach: {exc or type(exc).__name__}") from exc
         if status >= 300 or answered is None:
-            said = _error_of(answered) or f"it answered {status}, and is perhaps no proxy"
-            raise ProxyError(f"the model proxy at {self.url} refused {path}: {said}")
+            reason = _error_of(answered) or f"it answered {status}, and is perhaps no proxy"
+            raise ProxyError(f"the model proxy at {self.url} refused {path}: {reason}")
         return answered

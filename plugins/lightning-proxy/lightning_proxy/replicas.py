@@ -75,15 +75,15 @@ class Replica:
         """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
         return self.backend.gives_tokens is True or self.backend.chat_only
 
-    def hide_keys(self, said: str) -> str:
+    def hide_keys(self, text: str) -> str:
         """Return what the backend said without its keys."""
-        return self.hide_keys_in(said.encode("utf-8", "replace")).decode()
+        return self.hide_keys_in(text.encode("utf-8", "replace")).decode()
 
-    def hide_keys_in(self, said: bytes) -> bytes:
+    def hide_keys_in(self, data: bytes) -> bytes:
         """Return bytes that the backend sent without its keys."""
         for key in self.keys:
-            said = said.replace(key.encode(), b"***")
-        return said
+            data = data.replace(key.encode(), b"***")
+        return data
 
     def cost(self, tokens: TokenCounts) -> float | None:
         """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
@@ -264,12 +264,12 @@ class Replicas:
             if not self._all:
                 raise unavailable("no_model", "the proxy has no model yet; it needs a model_list")
             return self._by_model[self._all[0].model_name]
-        found = self._by_model.get(model)
-        if found is None:
+        replicas = self._by_model.get(model)
+        if replicas is None:
             models = self.models()
             message = f"no model named {model!r}; there are: {', '.join(models) or 'none'}{did_you_mean(model, models)}"
             raise Refused(404, "model_not_found", message)
-        return found
+        return replicas
 
     def _is_up(self, replica: Replica) -> bool:
         return not replica.down_until or self._clock.now() >= replica.down_until

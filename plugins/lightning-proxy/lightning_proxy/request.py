@@ -68,16 +68,16 @@ class Refused(ProxyError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of the answer, which say when to try again."""
-        found = [(b"content-type", b"application/json")]
+        headers = [(b"content-type", b"application/json")]
         if self.retry_after is not None:
-            found.append((b"retry-after", b"%d" % max(1, round(self.retry_after))))
+            headers.append((b"retry-after", b"%d" % max(1, round(self.retry_after))))
         else:
-            found.append((b"x-should-retry", b"false"))
+            headers.append((b"x-should-retry", b"false"))
         if self.status == 401:
-            found.append((b"www-authenticate", b"Bearer"))
+            headers.append((b"www-authenticate", b"Bearer"))
         if self.status == 426:
-            found += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
-        return found
+            headers += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
+        return headers
 
 
 def unavailable(kind: str, message: str, *, retry_after: float = 1.0) -> Refused:

@@ -99,7 +99,7 @@ class RunningProxy:
             try:
                 await asyncio.to_thread(service.require_prices)  # LiteLLM may be imported
                 bound = bind(host, port)
-                found: int = bound.getsockname()[1]
+                bound_port: int = bound.getsockname()[1]
                 limits = ConnectionLimits(max_body_bytes=service.settings.max_body_bytes)
                 # Known before it is open: a start may be cancelled.
                 self._listener = Listener(App(service), bound, limits)
@@ -107,7 +107,7 @@ class RunningProxy:
             except BaseException:
                 await self._stop()
                 raise
-            return found
+            return bound_port
 
     async def _close(self) -> None:
         async with self._opening:

@@ -103,7 +103,7 @@ class Sender:
         self._limiter = limiter
         self._clock = clock
         self._retries = settings.num_retries
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         """What a warning told of that calls go on without."""
 
     async def send(self, call: Call) -> Response:
@@ -170,8 +170,8 @@ class Sender:
     def _tell(self, event: str, names: Sequence[str], replica: Replica, what: str) -> None:
         """Log once what the engine of a model does not have: calls go on without it, and their spans say so."""
         for name in names:
-            if (event, name) not in self._told:
-                self._told.add((event, name))
+            if (event, name) not in self._warned:
+                self._warned.add((event, name))
                 without = "calls of this model's engine go on without it, and their spans say so"
                 logger.warning("%s=%s model=%s: the agent sends %s; %s", event, name, replica.model_name, what, without)
 
@@ -217,9 +217,9 @@ class Sender:
         answer = await replica.backend.send(_with(request, added))
         if answer.status in (400, 422) and added:
             answer = await _read(answer)
-            said = await answer.read()
+            body = await answer.read()
             # It may not know these fields, or only repeat a request that it refuses for another reason.
-            if named := [name for name in added if name.encode() in said]:
+            if named := [name for name in added if name.encode() in body]:
                 added = {name: value for name, value in added.items() if name not in named}
                 answer = await replica.backend.send(_with(request, added))
                 if answer.status < 400 and not replica.refuses_fields:

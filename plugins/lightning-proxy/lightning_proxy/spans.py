@@ -173,9 +173,9 @@ def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
 
 def _error(call: Call, kind: str, capture: Capture) -> str:
     """Return what went wrong. A backend may repeat the request: then its message is content."""
-    message, replica, said = call.outcome.error or kind, call.route.replica, call.outcome.error_code
+    message, replica, error_code = call.outcome.error or kind, call.route.replica, call.outcome.error_code
     if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
-        code = "" if said in (None, kind) else f" ({said})"
+        code = "" if error_code in (None, kind) else f" ({error_code})"
         address = "the proxy" if replica is None else replica.backend.address
         message = f"{address}: {kind}{code}; what it said is not recorded"
     return replace_surrogates(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
@@ -249,14 +249,14 @@ def _call_attributes(call: Call) -> dict[str, Any]:
 
 
 def _tokens(answer: Answer) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     if answer.prompt_token_ids is not None:
-        found[genai.PROMPT_TOKEN_IDS] = answer.prompt_token_ids
+        tokens[genai.PROMPT_TOKEN_IDS] = answer.prompt_token_ids
     if any(choice.token_ids is not None for choice in answer.choices):
-        found[genai.RESPONSE_TOKEN_IDS] = _per_choice(answer.choices, [choice.token_ids for choice in answer.choices])
+        tokens[genai.RESPONSE_TOKEN_IDS] = _per_choice(answer.choices, [choice.token_ids for choice in answer.choices])
     if any(choice.logprobs is not None for choice in answer.choices):
-        found[genai.RESPONSE_LOGPROBS] = _per_choice(answer.choices, [choice.logprobs for choice in answer.choices])
-    return found
+        tokens[genai.RESPONSE_LOGPROBS] = _per_choice(answer.choices, [choice.logprobs for choice in answer.choices])
+    return tokens
 
 
 def _per_choice(choices: Sequence[AnswerChoice], values: list[Any]) -> Any:
@@ -272,14 +272,14 @@ def _content(dialect: Dialect, request: dict[str, Any], answer: Answer, redact: 
         genai.OUTPUT_MESSAGES: ("output", output_messages(answer)),
         OUTPUT_SCHEMA: ("schema", _schema(request)),
     }
-    found = {}
+    attributes = {}
     for name, (what, value) in content.items():
         if not value:
             continue
         try:
-            found[name] = hide_attempt_keys(text(value if redact is None else redact(what, value)))
+            attributes[name] = hide_attempt_keys(text(value if redact is None else redact(what, value)))
         except Exception:
             if redact is None:
                 raise
             logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
-    return found
+    return attributes

@@ -120,9 +120,9 @@ class ActorProcess(PooledProcess):
 
     def describe_end(self) -> str:
         """Say how it ended, in one line."""
-        said = self.report.error if self.report is not None and self.report.error else self._error
+        error = self.report.error if self.report is not None and self.report.error else self._error
         where = f" on node {self._node}" if self._node else ""
-        return f"{self.name} (a Ray actor{where}) ended: {said or 'as it should'}"
+        return f"{self.name} (a Ray actor{where}) ended: {error or 'as it should'}"
 
     def close(self) -> None:
         """Let Ray end it where it still runs."""

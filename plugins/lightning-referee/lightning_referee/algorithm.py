@@ -205,7 +205,7 @@ class Referee(Algorithm):
                 await self._changed.wait_for(lambda: not (self._is_under_way(candidate) and self._serves.is_set()))
         except TimeoutError:
             pass
-        told: dict[str, Any] = {
+        record: dict[str, Any] = {
             "candidate": number,
             "parent": candidate.parent,
             "prompts": candidate.prompts,
@@ -213,10 +213,10 @@ class Referee(Algorithm):
             "beats_best": candidate.beats_best,
         }
         if candidate.train is not None:
-            told["train_reward"] = self._mean(candidate.train)
-            told["train_lost"] = sum(trial.is_fault for trial in candidate.train)
-            told["train"] = [await self._tell(*each) for each in enumerate(candidate.train)]
-        return told
+            record["train_reward"] = self._mean(candidate.train)
+            record["train_lost"] = sum(trial.is_fault for trial in candidate.train)
+            record["train"] = [await self._tell(*each) for each in enumerate(candidate.train)]
+        return record
 
     async def finish(self, number: int | None = None) -> None:
         """End the game with a candidate, the best one by default. What was asked before is still answered.
@@ -334,15 +334,15 @@ class Referee(Algorithm):
             if None in first + second:
                 lost = first.count(None), second.count(None)
                 logger.warning("lightning.referee_faults best=%d candidate=%d samples=%d", *lost, len(part))
-            found = verdict(
+            outcome = verdict(
                 [old for old, _ in pairs],
                 [new for _, new in pairs],
                 of=len(order) - len(part) + len(pairs),
                 level=level,
                 seed=self._game.key,
             )
-            if found is not None:
-                return found
+            if outcome is not None:
+                return outcome
         return False
 
     async def _measure(self, candidate: Candidate, part: Sequence[Any], step: int) -> list[float | None]:
@@ -430,16 +430,16 @@ class Referee(Algorithm):
         if len(text) > _MAX_CHARACTERS:
             raise InvalidRequest(f"prompt {name!r} has {len(text)} characters; it may have {_MAX_CHARACTERS}")
         try:
-            found = known[name].model_copy(update={"template": text}).placeholders()
+            placeholders = known[name].model_copy(update={"template": text}).placeholders()
         except ValueError as exc:
             raise InvalidRequest(f"prompt {name!r} cannot be used: {exc}") from exc
         new = set(_STATEMENT.findall(text)) - set(_STATEMENT.findall(known[name].template))
         if new and known[name].engine == "jinja":  # a loop could hold up the referee
             raise InvalidRequest(f"prompt {name!r} has {min(new)!r}; statements are those of the first prompt only")
         wanted = self._placeholders(name)
-        if found != wanted:
+        if placeholders != wanted:
             raise InvalidRequest(
-                f"prompt {name!r} has the placeholders {sorted(found)}; it needs exactly {sorted(wanted)}"
+                f"prompt {name!r} has the placeholders {sorted(placeholders)}; it needs exactly {sorted(wanted)}"
             )
 
     def _split(
@@ -470,12 +470,12 @@ class Referee(Algorithm):
 
     async def _tell(self, index: int, trial: Trial) -> dict[str, Any]:
         """Return what may be known of a training sample. Without `texts` nothing in it was written by the agent."""
-        told: dict[str, Any] = {"sample": index, **trial.model_dump(exclude={"failure"})}
+        record: dict[str, Any] = {"sample": index, **trial.model_dump(exclude={"failure"})}
         if trial.failure is not None:
             named = _ERROR_TYPE.match(trial.failure)
-            told["failure"] = trial.failure if self.texts else named[1] if named else "no reward"
+            record["failure"] = trial.failure if self.texts else named[1] if named else "no reward"
         if self.texts:
             spans = await self.get_store().query_spans(trial.rollout_id, "latest")
-            told["input"] = self._samples[0][index]
-            told["conversations"] = [each["messages"] for each in TraceToMessages().adapt(spans)]
-        return told
+            record["input"] = self._samples[0][index]
+            record["conversations"] = [each["messages"] for each in TraceToMessages().adapt(spans)]
+        return record

@@ -124,13 +124,13 @@ def _tool(action: Action) -> Tool:
     """Return a tool that refuses arguments which it does not have, and does not leave them out."""
 
     @functools.wraps(action)
-    async def told(**arguments: Any) -> dict[str, Any]:
+    async def call(**arguments: Any) -> dict[str, Any]:
         try:
             return await action(**arguments)
         except StoreError as exc:
             raise ToolError(str(exc)) from exc
 
-    tool = Tool.from_function(told)
+    tool = Tool.from_function(call)
     known = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = type(known.__name__, (known,), {}, extra="forbid")
     tool.parameters = tool.fn_metadata.arg_model.model_json_schema(by_alias=True)

@@ -190,9 +190,9 @@ def _refuse_damage(connection: sqlite3.Connection) -> None:
     Raises:
         sqlite3.DatabaseError: When one is damaged.
     """
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        error = sqlite3.DatabaseError(" ".join(found.removeprefix("*** in database main ***").split()))
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        error = sqlite3.DatabaseError(" ".join(result.removeprefix("*** in database main ***").split()))
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
         raise error
 

@@ -72,13 +72,13 @@ class DocumentPart(SqlitePart):
         latest = self._session.latest.get((run_id, kind))
         if latest is None:
             run = self._session.find_run(run_id)
-            found = None
+            row = None
             if run is not None:
-                found = self._execute(
+                row = self._execute(
                     "SELECT key FROM document WHERE run = ? AND kind = ? ORDER BY written DESC LIMIT 1",
                     (run.number, kind),
                 ).fetchone()
-            latest = LatestKey(None if found is None else found[0])
+            latest = LatestKey(None if row is None else row[0])
             self._session.latest.set((run_id, kind), latest)
         return latest.key
 
@@ -88,18 +88,18 @@ class DocumentPart(SqlitePart):
         run = self._session.find_run(run_id)
         if run is None:
             return []
-        found = self._execute(
+        rows = self._execute(
             "SELECT key, value, revision, requests FROM document WHERE run = ? AND kind = ? ORDER BY document",
             (run.number, kind),
         ).fetchall()
-        return [_decoded(columns) for columns in found]
+        return [_decoded(columns) for columns in rows]
 
     def _count_documents(self, run_id: str, kind: DocumentKind) -> int:
         run = self._session.find_run(run_id)
         if run is None:
             return 0
-        found = self._execute("SELECT count(*) FROM document WHERE run = ? AND kind = ?", (run.number, kind))
-        number: int = found.fetchone()[0]
+        cursor = self._execute("SELECT count(*) FROM document WHERE run = ? AND kind = ?", (run.number, kind))
+        number: int = cursor.fetchone()[0]
         return number
 
     @in_the_thread
@@ -108,7 +108,7 @@ class DocumentPart(SqlitePart):
     ) -> Request | None:
         """Keep requests that a record has no more room for, and look one up among those that were kept before."""
         run = self._session.run(run_id).number
-        found = self._execute(
+        row = self._execute(
             "SELECT body FROM request WHERE run = ? AND owner = ? AND request_id = ?", (run, owner, wanted)
         ).fetchone()
         for request in requests:
@@ -121,17 +121,17 @@ class DocumentPart(SqlitePart):
             "(SELECT run, owner, request_id FROM request WHERE at <= ? ORDER BY at LIMIT ?)",
             (now - REQUEST_SECONDS, 2 * len(requests)),
         )
-        return None if found is None else Request(*loaded(found[0]))
+        return None if row is None else Request(*loaded(row[0]))
 
     def _stored(self, run_id: str, kind: DocumentKind, key: str) -> Stored | None:
         stored = self._session.documents.get((run_id, kind, key))
         if stored is None and (run := self._session.find_run(run_id)) is not None:
-            found = self._execute(
+            row = self._execute(
                 "SELECT document, key, value, revision, requests FROM document WHERE run = ? AND kind = ? AND key = ?",
                 (run.number, kind, key),
             ).fetchone()
-            if found is not None:
-                stored = Stored(found[0], _decoded(found[1:]))
+            if row is not None:
+                stored = Stored(row[0], _decoded(row[1:]))
                 self._session.documents.set((run_id, kind, key), stored)
         return stored
 

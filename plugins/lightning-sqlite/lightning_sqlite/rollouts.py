@@ -87,12 +87,12 @@ class RolloutPart(SqlitePart):
         """Return a record with its number and its ticket, or None when there is none."""
         row = self._session.rows.get((run_id, rollout_id))
         if row is None and (run := self._session.find_run(run_id)) is not None:
-            found = self._execute(
+            columns = self._execute(
                 f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) WHERE run = ? AND rollout_id = ?",
                 (run.number, rollout_id),
             ).fetchone()
-            if found is not None:
-                row = self._noted(run_id, found)
+            if columns is not None:
+                row = self._noted(run_id, columns)
         return row
 
     @in_the_thread

@@ -191,12 +191,10 @@ class Session:
         """Return the run, None where nothing was ever written of it."""
         run = self.runs.get(run_id)
         if run is None:
-            found = self.execute(
-                "SELECT run, rollouts, attempts, spans FROM run WHERE run_id = ?", (run_id,)
-            ).fetchone()
-            if found is None:
+            row = self.execute("SELECT run, rollouts, attempts, spans FROM run WHERE run_id = ?", (run_id,)).fetchone()
+            if row is None:
                 return None
-            run = Run(*found)
+            run = Run(*row)
             self.runs.set(run_id, run)
         return run
 

@@ -134,10 +134,10 @@ class SpanPart(RolloutPart):
         if not conditions.is_whole(query):
             (total,) = self._execute(f"SELECT count(*) FROM span WHERE {matching}", parameters).fetchone()
         page = conditions.order_and_page(query, parameters, table="span", insertion="span")
-        found = self._execute(
+        rows = self._execute(
             f"SELECT {_COLUMNS} FROM span JOIN source USING (source) WHERE {matching} {page}", parameters
         ).fetchall()
-        spans = [decoded(columns) for columns in found]
+        spans = [decoded(columns) for columns in rows]
         return spans, len(spans) if total is None else total
 
     def _numbers(self, run_id: str, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -167,23 +167,23 @@ class SpanPart(RolloutPart):
         return known
 
     def _present_spans(self, rollout: int, attempt: int, span_ids: Sequence[str]) -> set[str]:
-        found = self._execute(
+        rows = self._execute(
             "SELECT span_id FROM span WHERE rollout = ? AND attempt = ? "
             "AND span_id IN (SELECT value FROM json_each(?))",
             (rollout, attempt, dumped(span_ids).decode()),
         ).fetchall()
-        return {span_id for (span_id,) in found}
+        return {span_id for (span_id,) in rows}
 
     def _source(self, run_id: str, body: bytes) -> int:
         run = self._session.run(run_id).number
         number = self._session.sources.get((run, body))
         if number is None:
-            found = self._execute("SELECT source FROM source WHERE run = ? AND body = ?", (run, body)).fetchone()
-            if found is None:
+            row = self._execute("SELECT source FROM source WHERE run = ? AND body = ?", (run, body)).fetchone()
+            if row is None:
                 number = self._execute("INSERT INTO source VALUES (NULL, ?, ?)", (run, body)).lastrowid
                 assert number is not None
             else:
-                (number,) = found
+                (number,) = row
             self._session.sources.set((run, body), number)
         return number
 

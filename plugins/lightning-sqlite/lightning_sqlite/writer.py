@@ -211,9 +211,9 @@ class Writer:
         by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Answer]] = defaultdict(list)
         for answer in answers:
             by_loop[answer.operation.loop].append(answer)
-        for loop, own in by_loop.items():
+        for loop, batch in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_complete, own)
+                loop.call_soon_threadsafe(_complete, batch)
             except RuntimeError:
                 if not loop.is_closed():
                     raise

@@ -225,8 +225,8 @@ class TokensBackend(Backend):
         for task in tasks:
             if isinstance(error := task.result(), Exception):
                 raise error
-        found = [result for task in tasks if isinstance(result := task.result(), Generated)]
-        for each in found:
+        results = [result for task in tasks if isinstance(result := task.result(), Generated)]
+        for each in results:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
             text = await self._offloaded(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
             text = BeforeStop(_stop_words(params)).feed(text, is_last=True)
@@ -235,7 +235,7 @@ class TokensBackend(Backend):
             message = shape.add(each, content, calls, thought)
             await self._remember(request, params, message, shape.prompt, each.token_ids)
         answer = WholeAnswer(200, dump(shape.complete()))
-        answer.weight_versions = _span_of([each.weight_versions for each in found])
+        answer.weight_versions = _span_of([each.weight_versions for each in results])
         return answer
 
     async def _pieces(
@@ -370,9 +370,9 @@ class TokensBackend(Backend):
         sampled: Sequence[int],
     ) -> None:
         if message is not None and request.attempt is not None and request.fields is not None:
-            said, setting = request.fields["messages"], _setting(request.fields, params)
+            messages, setting = request.fields["messages"], _setting(request.fields, params)
             await self._offloaded(
-                len(request.body), self._prompts.remember, request.attempt, said, setting, message, prompt, sampled
+                len(request.body), self._prompts.remember, request.attempt, messages, setting, message, prompt, sampled
             )
 
 

@@ -149,8 +149,8 @@ class Batcher:
         if not prompt_ids:
             raise ValueError("the prompt has no token")
         room = self._generator.context - len(prompt_ids)
-        found = Sampling.of(sampling, room=room, default_max_tokens=self._default_max_tokens)
-        request = _Request(prompt_ids, found, asyncio.get_running_loop().create_future())
+        options = Sampling.of(sampling, room=room, default_max_tokens=self._default_max_tokens)
+        request = _Request(prompt_ids, options, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._came.set()
         try:
@@ -189,9 +189,9 @@ class Batcher:
             version: What they are called then.
         """
         async with self._computing:
-            found = await asyncio.to_thread(change)
+            result = await asyncio.to_thread(change)
             self.version = version
-        return found
+        return result
 
     def _next_batch(self) -> list[_Request]:
         """Take the oldest requests that are sampled in the same way."""

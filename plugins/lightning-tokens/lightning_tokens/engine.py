@@ -86,5 +86,5 @@ def context_length(told: Mapping[str, Any]) -> int | None:
         told: What its `config.json` has; a model of more than text says it under `text_config`.
     """
     names = ("max_position_embeddings", "n_positions")  # the second is GPT-2's
-    said = (place.get(name) for place in (told, told.get("text_config") or {}) for name in names)
-    return next((length for length in said if isinstance(length, int)), None)
+    lengths = (place.get(name) for place in (told, told.get("text_config") or {}) for name in names)
+    return next((length for length in lengths if isinstance(length, int)), None)

@@ -166,7 +166,7 @@ class _Likelihoods(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, temperature: float) -> None:
         self._temperature = temperature
         self._logits: torch.Tensor | None = None
-        self._found: list[torch.Tensor] = []
+        self._logprobs: list[torch.Tensor] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self._take(input_ids)
@@ -176,13 +176,13 @@ class _Likelihoods(LogitsProcessor):  # type: ignore[misc]
     def of(self, sequences: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each token that was sampled: float32 [batch, sampled]."""
         self._take(sequences)
-        return torch.stack(self._found, dim=1)
+        return torch.stack(self._logprobs, dim=1)
 
     def _take(self, ids: torch.Tensor) -> None:
         if self._logits is None:
             return
         logprobs = torch.log_softmax(self._logits.float() / self._temperature, dim=-1)
-        self._found.append(logprobs.gather(-1, ids[:, -1:]).squeeze(-1))
+        self._logprobs.append(logprobs.gather(-1, ids[:, -1:]).squeeze(-1))
         self._logits = None
 
 
@@ -203,8 +203,8 @@ def end_tokens(tokenizer: Any, generation_config: Any) -> set[int]:
         generation_config: transformers', as it comes with the model; None where it has none.
     """
     named = getattr(generation_config, "eos_token_id", None)
-    found = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
-    return {token for token in found if token is not None}
+    tokens = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return {token for token in tokens if token is not None}
 
 
 def _is_tied(model: Any) -> bool:

@@ -84,8 +84,8 @@ class Conversations:
             for digest in reversed(digests):
                 if digest in known:
                     known.move_to_end(digest)
-                    found = known[digest]
-                    return Prefix(found.messages, found.longest[: found.length])
+                    conversation = known[digest]
+                    return Prefix(conversation.messages, conversation.longest[: conversation.length])
         return None
 
     def remember(self, attempt: str, setting: Any, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
@@ -118,11 +118,11 @@ def _size(known: Mapping[bytes, _Known]) -> int:
 def _digests(setting: Any, messages: Sequence[Message]) -> list[bytes]:
     """Return a digest of each beginning of a conversation."""
     digest = hashlib.sha256(dump(setting)).digest()
-    found = []
+    digests = []
     for message in messages:
         digest = hashlib.sha256(digest + dump(_essence(message))).digest()
-        found.append(digest)
-    return found
+        digests.append(digest)
+    return digests
 
 
 def _essence(message: Message) -> list[Any]:
@@ -225,12 +225,12 @@ class Prompts:
         """Return what follows an answer that calls tools: some templates take a tool's result behind its call only."""
         if not end or not messages[place].get("tool_calls"):
             return None
-        said = self._render(messages[: place + 1], setting, asks=False)
+        beginning = self._render(messages[: place + 1], setting, asks=False)
         whole = self._render(messages, setting)
-        _, found, after = said.rpartition(end)
-        if not found or after.strip() or not whole.startswith(said):
+        _, found, after = beginning.rpartition(end)
+        if not found or after.strip() or not whole.startswith(beginning):
             return None
-        return after + whole[len(said) :]
+        return after + whole[len(beginning) :]
 
     def _after_mark(self, messages: Sequence[Message], place: int, setting: Setting, end: str) -> str | None:
         """Return what follows an answer, in the place of which a mark stands."""
@@ -265,18 +265,18 @@ def _for_template(message: Message) -> Message:
     Raises:
         Refused: When its content is more than text.
     """
-    found = dict(message)
+    fields = dict(message)
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
             raise Refused(400, "invalid_request", "this model takes text only; the messages have another content part")
-        found["content"] = "".join(str(part.get("text") or "") for part in content)
+        fields["content"] = "".join(str(part.get("text") or "") for part in content)
     elif content is None:
-        found["content"] = ""
-    calls = objects(found.pop("tool_calls", None))  # templates ask whether they are there, and clients say null
+        fields["content"] = ""
+    calls = objects(fields.pop("tool_calls", None))  # templates ask whether they are there, and clients say null
     if calls:
-        found["tool_calls"] = [_with_arguments(call) for call in calls]
-    return found
+        fields["tool_calls"] = [_with_arguments(call) for call in calls]
+    return fields
 
 
 def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
@@ -305,16 +305,16 @@ class TextStream:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._start = 0
-        self._told = 0
+        self._end = 0
 
     def feed(self, token_ids: Sequence[int], *, is_last: bool) -> str:
         """Return the text that is certain by now, and was not told yet."""
         self._ids.extend(token_ids)
-        before = self._decode(self._start, self._told)
+        before = self._decode(self._start, self._end)
         now = self._decode(self._start, len(self._ids))
         if not is_last and now.endswith(_INCOMPLETE):
             return ""
-        self._start, self._told = self._told, len(self._ids)
+        self._start, self._end = self._end, len(self._ids)
         return now[len(before) :]
 
     def _decode(self, start: int, end: int) -> str:

@@ -99,10 +99,10 @@ def is_hint(name: str) -> bool:
 
 def error_of(refused: Refused) -> dict[str, Any]:
     """Return an error as OpenAI's API has it, with the parameter that it is about."""
-    found = openai_error(refused)
+    error = openai_error(refused)
     if isinstance(refused, WrongParameter):
-        found["error"]["param"] = refused.name
-    return found
+        error["error"]["param"] = refused.name
+    return error
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -151,14 +151,14 @@ def _asked(given: Mapping[str, Any]) -> _Asked:
 
 
 def _sampling(asked: _Asked) -> dict[str, Any]:
-    found = {name: getattr(asked, name) for name in _SAMPLING if name in asked.model_fields_set}
-    most = found.pop("max_completion_tokens", None)
-    if most is not None and found.setdefault("max_tokens", most) != most:
+    sampling = {name: getattr(asked, name) for name in _SAMPLING if name in asked.model_fields_set}
+    most = sampling.pop("max_completion_tokens", None)
+    if most is not None and sampling.setdefault("max_tokens", most) != most:
         raise WrongParameter(
             "max_tokens",
-            f"max_tokens is {found['max_tokens']}, and max_completion_tokens {most}; they mean the same, say one",
+            f"max_tokens is {sampling['max_tokens']}, and max_completion_tokens {most}; they mean the same, say one",
         )
-    return found
+    return sampling
 
 
 def _check_logprobs(given: Mapping[str, Any], path: str) -> None:
@@ -171,7 +171,7 @@ def _check_logprobs(given: Mapping[str, Any], path: str) -> None:
 
 def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> list[str]:
     """Return what neither this module reads nor the engine takes; refuse what would give another answer."""
-    neutral, found = _NEUTRAL_IN[path], []
+    neutral, ignored = _NEUTRAL_IN[path], []
     for name, value in given.items():
         if name in _READ[path] or name in takes:
             continue
@@ -182,8 +182,8 @@ def _ignored(given: Mapping[str, Any], path: str, takes: Collection[str]) -> lis
             otherwise = f", or say {neutral[name][0]!r}" if name in neutral else ""
             raise _unsupported(name, value, _INSTEAD.get(name, f"; leave it out{otherwise}"))
         if not is_neutral:
-            found.append(name)
-    return found
+            ignored.append(name)
+    return ignored
 
 
 def _schema(
@@ -196,8 +196,8 @@ def _schema(
         if not tools or (name is not None and name not in names):
             raise WrongParameter("tool_choice", f"tool_choice is {choice!r:.100}; tools has no such function: {names}")
         is_known = choice == "required" or name is not None
-        found = _schema_of_calls(tools, name) if is_known and JSON_SCHEMA in takes else None
-        return found, found is not None, [] if found is not None else ["tool_choice"]
+        schema = _schema_of_calls(tools, name) if is_known and JSON_SCHEMA in takes else None
+        return schema, schema is not None, [] if schema is not None else ["tool_choice"]
     if choice not in ("auto", "none"):
         known = "'auto', 'none', 'required' or a function"
         raise WrongParameter("tool_choice", f"tool_choice is {choice!r:.100}; it is {known}")
@@ -205,13 +205,13 @@ def _schema(
     kind = wanted.get("type", "text")
     if kind == "text":
         return None, False, []
-    found = {"type": "object"} if kind == "json_object" else mapping(wanted.get("json_schema")).get("schema")
-    if kind == "json_schema" and not isinstance(found, dict):
+    schema = {"type": "object"} if kind == "json_object" else mapping(wanted.get("json_schema")).get("schema")
+    if kind == "json_schema" and not isinstance(schema, dict):
         raise WrongParameter("response_format", f"response_format is {wanted!r:.100}; json_schema.schema is an object")
     # A schema would keep the model from calling the tools that it is offered.
     if JSON_SCHEMA not in takes or kind not in ("json_object", "json_schema") or (tools and choice == "auto"):
         return None, False, ["response_format"]
-    return found, False, []
+    return schema, False, []
 
 
 def _schema_of_calls(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any] | None:
@@ -235,8 +235,8 @@ def _schema_of_calls(tools: Sequence[Mapping[str, Any]], name: str | None) -> di
 
 def _template_options(asked: _Asked) -> Mapping[str, Any]:
     options = asked.chat_template_kwargs
-    if own := sorted(options.keys() & _TEMPLATES_OWN):
-        message = f"chat_template_kwargs has {own[0]!r}, which the agent cannot set; leave it out"
+    if names := sorted(options.keys() & _TEMPLATES_OWN):
+        message = f"chat_template_kwargs has {names[0]!r}, which the agent cannot set; leave it out"
         raise WrongParameter("chat_template_kwargs", message)
     return options
 

@@ -59,27 +59,27 @@ class ServerEngine(ABC):
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
         """Continue a prompt in one piece."""
         fields = await self.ask("POST", self.path, self.request(prompt_ids, sampling))
-        found = self.read(fields, 0)
-        if found is None or found.finish_reason is None:
+        generated = self.read(fields, 0)
+        if generated is None or generated.finish_reason is None:
             raise BackendBroke(f"{self._http.address} answered without an answer: {dump(fields)[:200]!r}")
-        return found
+        return generated
 
     async def stream(
         self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str
     ) -> AsyncGenerator[Generated]:
         """Continue a prompt piece by piece."""
         answer = await self._send("POST", self.path, {**self.request(prompt_ids, sampling), "stream": True})
-        events, told, is_begun, is_complete = EventReader(), 0, False, False
+        events, n_tokens, is_begun, is_complete = EventReader(), 0, False, False
         try:
             async for piece in answer.pieces():
                 for event in events.feed(piece):
                     fields = event.fields() or {}
                     if "error" in fields:
                         raise self._failure(fields, is_begun=is_begun)
-                    if (found := self.read(fields, told)) is not None:
-                        told += len(found.token_ids)
-                        is_begun, is_complete = True, found.finish_reason is not None
-                        yield found
+                    if (generated := self.read(fields, n_tokens)) is not None:
+                        n_tokens += len(generated.token_ids)
+                        is_begun, is_complete = True, generated.finish_reason is not None
+                        yield generated
         except NoEventStream as exc:
             raise BackendBroke(f"{self._http.address} sent no event stream: {exc}") from exc
         finally:
@@ -98,10 +98,10 @@ class ServerEngine(ABC):
             body = await answer.read()
         finally:
             await answer.aclose()
-        found = parse_object(body)
-        if found is None:
+        reply = parse_object(body)
+        if reply is None:
             raise BackendBroke(f"{self._http.address} answered no JSON object: {body[:200]!r}")
-        return found
+        return reply
 
     @abstractmethod
     def request(self, prompt_ids: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,10 +122,10 @@ class ServerEngine(ABC):
         if answer.status < 300:
             return answer
         try:
-            said = await answer.read()
+            reply = await answer.read()
         finally:
             await answer.aclose()
-        raise EngineRefused(WholeAnswer(answer.status, _in_known_words(said), answer.headers))
+        raise EngineRefused(WholeAnswer(answer.status, _in_known_words(reply), answer.headers))
 
     def _failure(self, fields: Mapping[str, Any], *, is_begun: bool) -> Exception:
         """Return the error of a stream: vLLM refuses some calls in the first event of it."""
@@ -326,7 +326,7 @@ def _in_known_words(body: bytes) -> bytes:
     """Return an error with the words by which clients, and the proxy, know that a conversation is too long."""
     message = str(mapping((parse_object(body) or {}).get("error")).get("message"))
     for words in _OVERFLOWS:
-        if found := words.search(message):
-            known = f"This model's maximum context length is {found['most']} tokens, and the prompt has "
-            return dump(openai_error(Refused(400, TOO_LONG, f"{known}{found['tokens']} input tokens: {message}")))
+        if match := words.search(message):
+            known = f"This model's maximum context length is {match['most']} tokens, and the prompt has "
+            return dump(openai_error(Refused(400, TOO_LONG, f"{known}{match['tokens']} input tokens: {message}")))
     return body

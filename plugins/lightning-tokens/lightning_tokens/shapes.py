@@ -161,8 +161,8 @@ class Reasoning:
                 thought, self._held = thought[:certain], thought[certain:]
                 return thought, ""
             self._stage, self._held = "says", rest
-        said, self._held = self._held, ""
-        return thought, said
+        answer, self._held = self._held, ""
+        return thought, answer
 
 
 def _overlap(held: str, mark: str) -> int:
@@ -209,7 +209,7 @@ class Shape(ABC):
         """Return the event that begins a stream."""
 
     @abstractmethod
-    def _said(self, message: Fields | None, content: str) -> Fields:
+    def _choice(self, message: Fields | None, content: str) -> Fields:
         """Return what a choice says, in one piece."""
 
     @abstractmethod
@@ -225,7 +225,7 @@ class Shape(ABC):
         message = self.message(content, calls, reasoning)
         self._sampled += len(generated.token_ids)
         reason = _reason(generated.finish_reason or "stop", calls)
-        choice = {"index": len(self._choices), **self._said(message, content), "finish_reason": reason}
+        choice = {"index": len(self._choices), **self._choice(message, content), "finish_reason": reason}
         self._choices.append({**choice, **self._tokens(generated)})
         return message
 
@@ -253,17 +253,17 @@ class Shape(ABC):
 
     def _tokens(self, generated: Generated) -> Fields:
         has_logprobs = self._asks_logprobs and generated.logprobs is not None
-        found: Fields = {"logprobs": self._logprobs(generated) if has_logprobs else None}
+        fields: Fields = {"logprobs": self._logprobs(generated) if has_logprobs else None}
         if self._asks_ids:
-            found["token_ids"] = list(generated.token_ids)
-        return found
+            fields["token_ids"] = list(generated.token_ids)
+        return fields
 
     def _usage(self, sampled: int) -> Fields:
         prompt = len(self.prompt)
         return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
-    def _event(self, said: Fields, **more: Any) -> bytes:
-        return self._chunk([{"index": 0, **said, "finish_reason": None, **more}])
+    def _event(self, delta: Fields, **more: Any) -> bytes:
+        return self._chunk([{"index": 0, **delta, "finish_reason": None, **more}])
 
     def _chunk(self, choices: list[Fields], **more: Any) -> bytes:
         return b"data: " + dump({**self._head, "object": self.chunk_kind, "choices": choices, **more}) + b"\n\n"
@@ -286,7 +286,7 @@ class Chat(Shape):
         begun = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self._chunk([begun], **self._ids())
 
-    def _said(self, message: Fields | None, content: str) -> Fields:
+    def _choice(self, message: Fields | None, content: str) -> Fields:
         return {"message": message}
 
     def _delta(self, text: str, reasoning: str, calls: list[Fields]) -> Fields:
@@ -312,7 +312,7 @@ class Completion(Shape):
     def first(self) -> bytes:
         return self._event(self._delta("", "", []), **self._ids())
 
-    def _said(self, message: Fields | None, content: str) -> Fields:
+    def _choice(self, message: Fields | None, content: str) -> Fields:
         return {"text": content}
 
     def _delta(self, text: str, reasoning: str, calls: list[Fields]) -> Fields:

@@ -116,9 +116,9 @@ class VLLMServer(Startable):
             async with asyncio.timeout(self._start_seconds):
                 await self._until_ready(self._program)
         except TimeoutError as exc:
-            said = _said(self._program)
+            output = _last_output(self._program)
             await self.stop()
-            raise VLLMFailed(f"vLLM did not answer within {self._start_seconds:g} s{said}") from exc
+            raise VLLMFailed(f"vLLM did not answer within {self._start_seconds:g} s{output}") from exc
         except BaseException:
             await self.stop()
             raise
@@ -134,7 +134,7 @@ class VLLMServer(Startable):
             VLLMFailed: When it ends by itself.
         """
         assert self._program is not None
-        raise VLLMFailed(f"vLLM ended with status {await self._program.wait()}{_said(self._program)}")
+        raise VLLMFailed(f"vLLM ended with status {await self._program.wait()}{_last_output(self._program)}")
 
     def _models(self) -> list[str]:
         """Return the model to start with, and what an adapter needs besides."""
@@ -166,16 +166,16 @@ class VLLMServer(Startable):
                         if response.status == 200:
                             return
                 await asyncio.sleep(_LOOK_SECONDS)
-        status, said = await program.wait(), _said(program)
-        if "No module named 'vllm'" in said:
+        status, output = await program.wait(), _last_output(program)
+        if "No module named 'vllm'" in output:
             raise VLLMFailed(
                 f"vllm is not installed in the environment of {self._command[0]}; install it there, or name the "
                 "interpreter that has it: --python"
             )
-        raise VLLMFailed(f"vLLM ended with status {status} before it answered{said}")
+        raise VLLMFailed(f"vLLM ended with status {status} before it answered{output}")
 
 
-def _said(program: Program) -> str:
+def _last_output(program: Program) -> str:
     lines = [*program.stdout.text().splitlines(), *program.stderr.text().splitlines()][-_LAST_LINES:]
     return "; it said last:\n  " + "\n  ".join(lines) if lines else ""
 

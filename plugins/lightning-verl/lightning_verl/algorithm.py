@@ -183,13 +183,13 @@ async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
 
 
 def _daemon_class(given: type | str | None) -> type[RolloutManager]:
-    found = load_object(given) if isinstance(given, str) else given or RolloutManager
-    if not (isinstance(found, type) and issubclass(found, RolloutManager)):
+    manager_class = load_object(given) if isinstance(given, str) else given or RolloutManager
+    if not (isinstance(manager_class, type) and issubclass(manager_class, RolloutManager)):
         raise ConfigError(
             f"daemon_cls is {given!r}; it has to be a subclass of lightning_verl.RolloutManager, which runs the "
             "rollouts here"
         )
-    return found
+    return manager_class
 
 
 def _digest(settings: Settings) -> str:
@@ -209,12 +209,12 @@ def check_versions() -> None:
     faults = []
     for wanted in map(Requirement, metadata.requires("lightning-verl") or ()):
         try:
-            found = metadata.version(wanted.name)
+            version = metadata.version(wanted.name)
         except metadata.PackageNotFoundError:
             faults.append(f"{wanted.name} is not installed, {wanted} is needed")
         else:
-            if not wanted.specifier.contains(found, prereleases=True):
-                faults.append(f"{wanted.name} is {found}, {wanted} is needed")
+            if not wanted.specifier.contains(version, prereleases=True):
+                faults.append(f"{wanted.name} is {version}, {wanted} is needed")
     if faults:
         raise ConfigError(f"{'; '.join(faults)}. Make the environment as lightning-verl's README says")
 

@@ -54,12 +54,12 @@ def train(options: list[str], folder: Path) -> str:
     algorithm, limit = VERL(config, preset="grpo"), {"seconds": 600}
     trainer = Trainer(algorithm=algorithm, run_dir=folder / "runs", n_runners=16, hooks=[steps], budget=limit)
     result = trainer.fit(agent, letter_tasks(0, 8 * _STEPS))
-    found = [each.get("training/rollout_logprobs_diff_mean") for each in steps]
-    is_exact = len(found) == _STEPS and all(each is not None and each < _LARGEST_DIFFERENCE for each in found)
-    told = f"{result.status}, log-prob differences {found}, reward by step {[s.get('training/reward') for s in steps]}"
-    assert is_exact, told
-    assert (result.status, result.rollouts.failed) == ("succeeded", 0), told
-    return told
+    diffs = [each.get("training/rollout_logprobs_diff_mean") for each in steps]
+    is_exact = len(diffs) == _STEPS and all(each is not None and each < _LARGEST_DIFFERENCE for each in diffs)
+    text = f"{result.status}, log-prob differences {diffs}, reward by step {[s.get('training/reward') for s in steps]}"
+    assert is_exact, text
+    assert (result.status, result.rollouts.failed) == ("succeeded", 0), text
+    return text
 
 
 def stages_of(device: str) -> dict[str, Callable[[Path], str]]:

@@ -76,11 +76,11 @@ def remove_older(folder: Path, *, newest: int) -> None:
         folder: Where checkpoints are.
         newest: The step of the one just written.
     """
-    found = _found(folder)
-    noted = {step: saved / _REWARD for step, saved in found.items() if step <= newest and (saved / _REWARD).exists()}
+    folders = _found(folder)
+    noted = {step: saved / _REWARD for step, saved in folders.items() if step <= newest and (saved / _REWARD).exists()}
     rewards = {step: float(file.read_text()) for step, file in noted.items()}
-    for step in found.keys() - {newest, *sorted(rewards, key=lambda step: (rewards[step], step))[-1:]}:
-        shutil.rmtree(found[step])
+    for step in folders.keys() - {newest, *sorted(rewards, key=lambda step: (rewards[step], step))[-1:]}:
+        shutil.rmtree(folders[step])
 
 
 def repair_tracker(folder: Path) -> None:

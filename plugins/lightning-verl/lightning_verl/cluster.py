@@ -66,20 +66,20 @@ def logs_named() -> Iterator[None]:
     try:
         yield
     except RayError as exc:
-        said = str(exc).strip().splitlines() or [type(exc).__name__]
+        lines = str(exc).strip().splitlines() or [type(exc).__name__]
         # Both say everything themselves: what a worker raised, and what ended it at its start.
-        is_raised = isinstance(exc, RayTaskError) or "creation task" in said[0]
+        is_raised = isinstance(exc, RayTaskError) or "creation task" in lines[0]
         logs = Path(ray._private.worker._global_node.get_logs_dir_path())
         log = _log_of(str(exc), logs, quotes=not is_raised)
-        raise AlgorithmError(f"a worker of verl failed: {said[-1 if is_raised else 0].strip()}; {log}") from exc
+        raise AlgorithmError(f"a worker of verl failed: {lines[-1 if is_raised else 0].strip()}; {log}") from exc
 
 
 def _log_of(error: str, logs: Path, *, quotes: bool) -> str:
     """Name the log of the worker that an error names by its process id, and quote its last error."""
     for pid in re.findall(r"\bpid[=:] ?(\d+)", error):
         for path in logs.glob(f"worker-*-{pid}.err"):
-            found = [uncaught or fatal for uncaught, fatal in _ERROR.findall(path.read_text(errors="replace"))]
-            return f"its log is {path}" + (f", the last error there: {found[-1]}" if found and quotes else "")
+            errors = [uncaught or fatal for uncaught, fatal in _ERROR.findall(path.read_text(errors="replace"))]
+            return f"its log is {path}" + (f", the last error there: {errors[-1]}" if errors and quotes else "")
     return f"the logs of the workers are {logs}/worker-*.err"
 
 

@@ -195,20 +195,20 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
     leaves = list(_leaves(_read(source)))
     added = {key.replace("+", "") for key, _ in leaves if "+" in key}
     given = {key.replace("+", ""): value for key, value in leaves}
-    own = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
+    options = _read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
-        own = own.model_copy(update={"device": own.device or "cpu"})
+        options = options.model_copy(update={"device": options.device or "cpu"})
     packaged = _packaged_defaults()
     config = copy.deepcopy(packaged)
     _lay(config, _ALWAYS)
     _lay(config, {f"{model}.external_lib": WORKERS for model in _MODELS})
     _lay(config, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
-    _lay(config, _ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
-    if own.device == "cpu" or find_spec("flash_attn") is None:
+    _lay(config, _ON_CPU if options.device == "cpu" else {"trainer.device": options.device} if options.device else {})
+    if options.device == "cpu" or find_spec("flash_attn") is None:
         _lay(config, _WITHOUT_FLASH_ATTN)
     try:
         _refuse(_set(config, given, added))
-        facts = Facts(config, given, own)
+        facts = Facts(config, given, options)
         _refuse(faults_of_conflicts(facts, packaged=packaged))
         learning = _learning(facts)
         conflicts = learning.conflicts()
@@ -227,7 +227,7 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         )
     return Settings(
         config,
-        own,
+        options,
         learning,
         _CHECKPOINT_SECONDS if given.get(_SAVE_FREQ) is None else None,
         keeps_best=not any(key in given for key in _KEPT),
@@ -369,26 +369,26 @@ def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
 
 
 def _learning(facts: Facts) -> LearningOptions:
-    config, own, estimator = facts.config, facts.own, facts.estimator
-    rows = own.trace_aggregator
+    config, options, estimator = facts.config, facts.own, facts.estimator
+    rows = options.trace_aggregator
     is_trajectory = rows.level == "trajectory"
     limits: dict[str, Any] = {}
     for side in ("prompt", "response"):  # `data` says how long one call may be, of which a trajectory has some
-        limit, said = f"trajectory_max_{side}_length", int(config.data[f"max_{side}_length"])
+        limit, of_call = f"trajectory_max_{side}_length", int(config.data[f"max_{side}_length"])
         of_trajectory = getattr(rows, limit)
         if is_trajectory and limit not in rows.model_fields_set:
-            of_trajectory = max(of_trajectory, said)
-        limits[f"max_{side}_length"] = of_trajectory if is_trajectory else said
+            of_trajectory = max(of_trajectory, of_call)
+        limits[f"max_{side}_length"] = of_trajectory if is_trajectory else of_call
     return LearningOptions(
         **limits,
         level=rows.level,
-        credit=own.credit,
-        call_discount=own.call_discount,
-        reward_weights=own.reward_weights,
-        on_failure=own.on_failure,
-        mask_truncated=own.mask_truncated,
-        overlong_buffer=own.overlong_buffer,
-        overlong_penalty=own.overlong_penalty,
+        credit=options.credit,
+        call_discount=options.call_discount,
+        reward_weights=options.reward_weights,
+        on_failure=options.on_failure,
+        mask_truncated=options.mask_truncated,
+        overlong_buffer=options.overlong_buffer,
+        overlong_penalty=options.overlong_penalty,
         estimator=estimator,
         norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
         advantage="rollout" if estimator in OWN_ESTIMATORS else "row",

@@ -157,14 +157,14 @@ class WeightSender(BaseRollout):  # type: ignore[misc]
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
         self._replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._found: Any = None
+        self._actor: Any = None
 
     @property
     def _server(self) -> Any:
         """The replica's actor, which starts after this worker."""
-        if self._found is None:
-            self._found = ray.get_actor(_name_of(self._replica_rank))
-        return self._found
+        if self._actor is None:
+            self._actor = ray.get_actor(_name_of(self._replica_rank))
+        return self._actor
 
     async def resume(self, tags: list[str]) -> None:
         """Let it generate, once it has everything."""

@@ -146,15 +146,15 @@ class RolloutManager:
             waiting: The groups that a later step may learn from, by `uid`.
         """
         learned = {group_of(key) for key in keys}
-        told: list[Lesson] = []
+        lessons: list[Lesson] = []
         kept: dict[str, Lesson] = {}
         for uid, lesson in self._lessons.items():
             if uid in learned or lesson.dropped is not None:
-                told.append(lesson)
+                lessons.append(lesson)
             elif uid in waiting:
                 kept[uid] = lesson
         self._lessons = kept
-        return training_metrics(told, options=self.options) if told else {}
+        return training_metrics(lessons, options=self.options) if lessons else {}
 
     async def validate(self, resources: NamedResources, *, step: int) -> dict[str, float]:
         """Run the validation set, and return what it says.

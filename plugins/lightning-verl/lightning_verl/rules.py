@@ -98,8 +98,8 @@ class Facts(NamedTuple):
         """Return what a key of either has; None where there is none."""
         if key.startswith(f"{PREFIX}."):
             return getattr(self.own, key.removeprefix(f"{PREFIX}."))
-        found = OmegaConf.select(self.config, key)
-        return OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+        value = OmegaConf.select(self.config, key)
+        return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
     @property
     def estimator(self) -> str:
@@ -202,10 +202,10 @@ def _says_something(given: Mapping[str, Any], key: str, packaged: DictConfig) ->
 
 def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
     """Rules 2 to 4."""
-    own, estimator = facts.own, facts.estimator
+    options, estimator = facts.own, facts.estimator
     if estimator in _WITHOUT_DATA:
         yield "algorithm.adv_estimator", "it needs what rollouts do not collect; use grpo or rloo"
-    if own.mask_truncated and estimator not in OWN_ESTIMATORS:
+    if options.mask_truncated and estimator not in OWN_ESTIMATORS:
         yield (
             "agentlightning.mask_truncated",
             f"it leaves rows out, and {estimator} compares rows, so that their rewards would be missing; use "
@@ -216,11 +216,11 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
             "algorithm.use_kl_in_reward",
             f"it changes rewards after {estimator} has compared them; set {ACTOR}.use_kl_loss=true instead",
         )
-    if own.call_discount != 1.0 and estimator == "gae":
+    if options.call_discount != 1.0 and estimator == "gae":
         yield "agentlightning.call_discount", "with gae, algorithm.gamma discounts by tokens"
-    rows, limit = own.trace_aggregator, "trajectory_max_response_length"
+    rows, limit = options.trace_aggregator, "trajectory_max_response_length"
     is_default = rows.level == "trajectory" and limit not in rows.model_fields_set
-    if own.overlong_buffer and is_default and facts.config.data.max_response_length < getattr(rows, limit):
+    if options.overlong_buffer and is_default and facts.config.data.max_response_length < getattr(rows, limit):
         yield (
             "agentlightning.overlong_buffer",
             "it counts from the limit of a whole trajectory, and not from data.max_response_length; set "
@@ -334,8 +334,8 @@ def fault_of_positions(told: Mapping[str, Any], path: str) -> str | None:
     )
 
 
-def _has(told: Mapping[str, Any], name: str) -> bool:
-    return name in told or any(_has(part, name) for part in told.values() if isinstance(part, Mapping))
+def _has(fields: Mapping[str, Any], name: str) -> bool:
+    return name in fields or any(_has(part, name) for part in fields.values() if isinstance(part, Mapping))
 
 
 def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: int) -> int:

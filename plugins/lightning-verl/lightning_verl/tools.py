@@ -121,8 +121,8 @@ def _type_of(schema: Any) -> str:
     """Return the type of a parameter; that of the first choice that is not null, where there are several."""
     if not isinstance(schema, Mapping):
         return "string"
-    said = schema.get("type")
-    if isinstance(said, str):
-        return said
-    choices = said if isinstance(said, list) else [_type_of(each) for each in schema.get("anyOf") or ()]
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return kind
+    choices = kind if isinstance(kind, list) else [_type_of(each) for each in schema.get("anyOf") or ()]
     return next((str(each) for each in choices if each != "null"), "string")

@@ -337,8 +337,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         lengths = [tag["seq_len"] for tag in batch.tags]
         order = self._order(batch, self._mini_batches.n_workers)
         batch.reorder(order)
-        found = log_seqlen_unbalance(lengths, np.array_split(order, self._mini_batches.n_workers), "global_seqlen")
-        metrics.update({name: value for name, value in found.items() if "balanced" in name})
+        values = log_seqlen_unbalance(lengths, np.array_split(order, self._mini_batches.n_workers), "global_seqlen")
+        metrics.update({name: value for name, value in values.items() if "balanced" in name})
         return batch
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
@@ -454,15 +454,15 @@ def make_trainer_class(mode: str, own: type | str | None = None) -> type[Lightni
     whole: type[LightningMixin] = type(f"Lightning{base.__name__}", (LightningMixin, base), {})
     if own is None:
         return whole
-    found: Any = load_object(own) if isinstance(own, str) else own
-    if isinstance(found, type) and not issubclass(found, LightningMixin):
-        return type(found.__name__, (found, whole), {})
-    if not (isinstance(found, type) and issubclass(found, base)):
+    trainer_class: Any = load_object(own) if isinstance(own, str) else own
+    if isinstance(trainer_class, type) and not issubclass(trainer_class, LightningMixin):
+        return type(trainer_class.__name__, (trainer_class, whole), {})
+    if not (isinstance(trainer_class, type) and issubclass(trainer_class, base)):
         raise ConfigError(
             f"trainer_cls is {own!r}; for trainer.v1.trainer_mode={mode} it has to be a plain class, which goes before "
             f"verl's trainer, or a subclass of LightningMixin and {base.__name__}"
         )
-    return found
+    return trainer_class
 
 
 AgentLightningTrainer = make_trainer_class("sync")
@@ -499,8 +499,8 @@ def _difference_of_logprobs(rows: StoredRows, masks: Sequence[np.ndarray]) -> di
     sampled, actors = rows.numbers("rollout_log_probs"), rows.numbers("old_log_probs")
     if sampled is None or actors is None:
         return {}
-    found = np.concatenate([np.abs(a - b)[mask > 0] for a, b, mask in zip(sampled, actors, masks, strict=True)])
-    return {"training/rollout_logprobs_diff_mean": float(found.mean())} if len(found) else {}
+    diffs = np.concatenate([np.abs(a - b)[mask > 0] for a, b, mask in zip(sampled, actors, masks, strict=True)])
+    return {"training/rollout_logprobs_diff_mean": float(diffs.mean())} if len(diffs) else {}
 
 
 def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -190,10 +190,10 @@ class Training:
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
-        told = told_of(config.actor_rollout_ref.model)
-        if fault := fault_of_positions(told, str(config.actor_rollout_ref.model.path)):
+        model_config = told_of(config.actor_rollout_ref.model)
+        if fault := fault_of_positions(model_config, str(config.actor_rollout_ref.model.path)):
             raise ConfigError(fault)
-        set_context_of_servers(config, told, row=self._row)
+        set_context_of_servers(config, model_config, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
         with ray_cluster(config):
@@ -259,12 +259,12 @@ class Training:
             val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
         tools = VerlToolParser(rollout.multi_turn.format, self._trainer.tokenizer)
         warn_of_other_form(rollout.multi_turn.format, self._trainer.tokenizer)
-        told = get_generation_config(copy_to_local(str(model.path)), trust_remote_code=model.trust_remote_code)
+        generation = get_generation_config(copy_to_local(str(model.path)), trust_remote_code=model.trust_remote_code)
         return Policy(
             name=Path(str(model.path)).name,
             client=self._trainer.get_llm_client(),
             tokenizer=self._trainer.tokenizer,
-            ends=end_tokens(self._trainer.tokenizer, told),
+            ends=end_tokens(self._trainer.tokenizer, generation),
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
@@ -308,14 +308,14 @@ def told_of(model: DictConfig) -> Mapping[str, Any]:
     from transformers import AutoConfig
 
     try:
-        found = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError, TypeError) as exc:
         raise ConfigError(
             f"actor_rollout_ref.model.path is {model.path!r}, which is neither a model's folder nor its name on the "
             f"Hugging Face hub: {exc}"
         ) from exc
-    told: Mapping[str, Any] = found.to_dict()
-    return told
+    fields: Mapping[str, Any] = config.to_dict()
+    return fields
 
 
 def _choose_platform(device: str) -> None:
@@ -334,9 +334,9 @@ def _choose_platform(device: str) -> None:
     warnings.filterwarnings("ignore", module=r"(verl|torchdata)\b")  # of engines that are not installed
     from verl.utils.device import get_device_name
 
-    if (found := get_device_name()) != device:
+    if (platform := get_device_name()) != device:
         why = "verl was imported before with another platform; " if already else ""
         raise ConfigError(
-            f"verl runs on {found!r} here, not on {device!r} ({why}trainer.device, agentlightning.device or the "
+            f"verl runs on {platform!r} here, not on {device!r} ({why}trainer.device, agentlightning.device or the "
             f"variable {_PLATFORM} says what it runs on)"
         )

@@ -215,9 +215,9 @@ class Aggregates:
             "failures": [asdict(each) for each in self.failures()],
             "usage": asdict(self.usage()),
             "steps": [
-                {"step": step, "mode": mode, **found}
+                {"step": step, "mode": mode, **measured}
                 for step, mode in sorted(self._by_step, key=lambda key: (key[0], key[1] or ""))
-                if (found := self._by_step.cached((step, mode), _mean_reward)) is not None
+                if (measured := self._by_step.cached((step, mode), _mean_reward)) is not None
             ],
         }
 
@@ -229,19 +229,19 @@ class Aggregates:
 
     def failures(self) -> list[Failure]:
         """Return why rollouts failed, the most frequent cause first; see `lightning_core.runs.result`."""
-        found: list[Failure] = [
+        failures: list[Failure] = [
             self._failures.cached(pattern, partial(self.failure, pattern)) for pattern in self._failures
         ]
-        return sorted(found, key=lambda failure: (-failure.count, failure.cause))
+        return sorted(failures, key=lambda failure: (-failure.count, failure.cause))
 
     def usage(self) -> RunUsage:
         """Add up what the attempts used that have told it: those that have ended."""
         if self._used is None:
-            agent, own = (
+            agent, algorithm = (
                 total_usage(usage for usage, is_own in self._usage.values() if is_own is wanted)
                 for wanted in (False, True)
             )
-            self._used = RunUsage(agent, own)
+            self._used = RunUsage(agent, algorithm)
         return self._used
 
     def versions(self, best: NamedResources | None = None) -> list[dict[str, Any]]:
@@ -251,10 +251,10 @@ class Aggregates:
             best: The resources that are marked as the best.
         """
         best_number = self.number_of(best)
-        found = []
+        versions = []
         for number, ids in enumerate(self._versions):
             first = self._updates[ids[0]]
-            found.append(
+            versions.append(
                 {
                     "id": first.resources_id,
                     "created": first.create_time,
@@ -264,13 +264,13 @@ class Aggregates:
                     "rewards": self._rewards(ids),
                 }
             )
-        return found
+        return versions
 
     def number_of(self, resources: NamedResources | None) -> int | None:
         """Return the number of the version that these resources are; None where there is no such version."""
         key = None if resources is None else sample_key(resources)
-        found = (n for n, ids in enumerate(self._versions) if sample_key(self._updates[ids[0]].resources) == key)
-        return next(found, None)
+        numbers = (n for n, ids in enumerate(self._versions) if sample_key(self._updates[ids[0]].resources) == key)
+        return next(numbers, None)
 
     def parent_of(self, number: int) -> int | None:
         """Return the number of the version that a version was made from; None where that is not known."""
@@ -366,7 +366,7 @@ class Aggregates:
         modes = [
             mode for mode in (None, "test", "train", "val") if any((each, mode) in self._by_version for each in ids)
         ]
-        found = []
+        rewards = []
         for mode in modes:
             keys = [(each, mode) for each in ids if (each, mode) in self._by_version]
             measured = (
@@ -375,8 +375,8 @@ class Aggregates:
                 else _mean_reward([row for key in keys for row in self._by_version.rows(key)])
             )
             if measured is not None:
-                found.append({"mode": mode, **measured})
-        return found
+                rewards.append({"mode": mode, **measured})
+        return rewards
 
     def by_sample(self, version: int | None, wanted: str) -> dict[int, list[Row]]:
         """Return the rollouts of a version that gave a reward, or failed, by sample; those with a reward first.
@@ -385,15 +385,15 @@ class Aggregates:
             version: Its number; None for rollouts without a version.
             wanted: Their mode, `other` for those without one.
         """
-        found: dict[int, list[Row]] = {}
+        samples: dict[int, list[Row]] = {}
         for resources_id, mode in self._by_version:
             if self._numbers.get(resources_id or "") == version and wanted == (mode or "other"):
                 for row in self._by_version.rows((resources_id, mode)):
                     if row.reward is not None or row.failure is not None:
-                        found.setdefault(row.sample, []).append(row)
-        for rows in found.values():
+                        samples.setdefault(row.sample, []).append(row)
+        for rows in samples.values():
             rows.sort(key=lambda row: (row.reward is None, _by_age(row)))
-        return found
+        return samples
 
     def _conditions(self, chosen: Filter) -> Iterable[Callable[[Row], bool]]:
         if chosen.mode is not None:

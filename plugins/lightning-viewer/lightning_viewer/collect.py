@@ -63,11 +63,11 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     """
     known = await read_aggregates(store)
     best_number = known.number_of(read_best(folder.best_file))
-    told = _most_telling(known, best_number)
-    rows, inputs = _within(known, told)
+    rollouts = _most_telling(known, best_number)
+    rows, inputs = _within(known, rollouts)
     places = {each["id"]: each["sample"] for each in rows}
     traces, characters = {}, 0
-    for row in told[:max_traces]:
+    for row in rollouts[:max_traces]:
         trace = await read_trace(store, row.rollout_id)
         length = len(json.dumps(trace, default=str))
         if characters + length <= MAX_TRACE_CHARACTERS:
@@ -84,7 +84,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         "inputs": inputs,
         "version_changes": _version_changes(known, best_number),
         "traces": traces,
-        "left_out": {"traces": len(told) - len(traces), "rollouts": len(told) - len(rows)},
+        "left_out": {"traces": len(rollouts) - len(traces), "rollouts": len(rollouts) - len(rows)},
     }
 
 
@@ -158,14 +158,14 @@ def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
     return list({row.rollout_id: row for row in chosen}.values())
 
 
-def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Any]]:
+def _within(known: Aggregates, rollouts: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Any]]:
     """Return as many rows as fit, the oldest first, and their inputs; rows name these by their places."""
     places: dict[int, int] = {}
     inputs: list[Any] = []
     rows, characters = [], 0
-    for row in told:
-        found = known.as_json(row)
-        characters += len(json.dumps(found))
+    for row in rollouts:
+        record = known.as_json(row)
+        characters += len(json.dumps(record))
         if row.sample not in places:
             [text] = known.inputs([row.sample]).values()
             characters += len(json.dumps(text))
@@ -174,7 +174,7 @@ def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]
         if row.sample not in places:
             places[row.sample] = len(inputs)
             inputs.append(text)
-        rows.append({**found, "sample": places[row.sample]})
+        rows.append({**record, "sample": places[row.sample]})
     rows.sort(key=lambda each: (each["start"], each["id"]))
     return rows, inputs
 
@@ -183,7 +183,7 @@ def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
     """Return pairs of versions by both numbers, as many as fit: each with its parent, the first and the best."""
     numbers = range(known.version_count)
     parents = [(0 if (parent := known.parent_of(number)) is None else parent, number) for number in numbers]
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     characters = 0
     for before, after in dict.fromkeys([*parents, *product(sorted({0, best or 0}), numbers)]):
         if before == after:
@@ -192,5 +192,5 @@ def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
         characters += len(json.dumps(compared))
         if characters > MAX_COMPARED_CHARACTERS:
             break
-        found[f"{before}-{after}"] = compared
-    return found
+        changes[f"{before}-{after}"] = compared
+    return changes

@@ -182,11 +182,11 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
     async def both() -> dict[str, Any]:
         return comparing.compare(await side(*_run_and_version(before)), await side(*_run_and_version(after)))
 
-    found = asyncio.run(both())
+    comparison = asyncio.run(both())
     if as_json:
-        click.echo(json.dumps(to_json(found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(to_json(comparison), indent=2, ensure_ascii=False))
     else:
-        print_comparison(plain_console(), found, limit=limit)
+        print_comparison(plain_console(), comparison, limit=limit)
 
 
 @click.command()

@@ -190,7 +190,7 @@ def common_samples(before: Side, after: Side) -> tuple[dict[str, Any], dict[byte
 def _by_sample(side: Side, mode: RolloutMode | None, *, wants_kept: bool) -> tuple[dict[bytes, list[Row]], bool, bool]:
     """Return rollouts by sample, whether they are those alone that were kept back, and whether the side was chosen."""
     keys, version = side.known.sample_keys(), None if side.version is None else side.version - 1
-    found = {keys[sample]: rows for sample, rows in side.known.by_sample(version, mode or "other").items()}
-    kept = {key: rows for key, each in found.items() if (rows := [row for row in each if row.kept_back])}
+    samples = {keys[sample]: rows for sample, rows in side.known.by_sample(version, mode or "other").items()}
+    kept = {key: rows for key, each in samples.items() if (rows := [row for row in each if row.kept_back])}
     is_kept = wants_kept and bool(kept)
-    return kept if is_kept else found, is_kept, (side.version or 1) > 1
+    return kept if is_kept else samples, is_kept, (side.version or 1) > 1

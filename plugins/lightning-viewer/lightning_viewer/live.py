@@ -85,7 +85,7 @@ class Live:
         """Until when all changes are known, a `time.monotonic` value; None before the first look."""
         self._watchers: set[asyncio.Event] = set()
         self._guard = threading.Lock()
-        self._told: set[str] | None = None
+        self._changed_ids: set[str] | None = None
         """The rollouts that the store has told of since the last look; None where it did not, or of too many."""
         self._unwatch: Callable[[], None] | None = None
         """Stops the store's telling; None where it does not tell."""
@@ -154,11 +154,11 @@ class Live:
 
     def _summarise(self, known: Aggregates) -> dict[str, Any]:
         rows = known.find(Filter())
-        found = summarise(known, self.folder, self.run_id)
+        summary = summarise(known, self.folder, self.run_id)
         rewards = [row.reward for row in rows if row.reward is not None]
         return {
-            **found,
-            "comparison": found["comparison"] or _compare_now(known, found["resources"]),
+            **summary,
+            "comparison": summary["comparison"] or _compare_now(known, summary["resources"]),
             "revision": self.revision,
             "can_act": self.can_act,
             "can_compare_runs": self.root is not None,
@@ -177,27 +177,27 @@ class Live:
         """
         async with self.reading() as store:
             known = self._follower.known
-            row, found = known.row(rollout_id), await store.get_rollout_by_id(rollout_id)
-            tried = await store.query_attempts(rollout_id) if found is not None else ()
-        if row is None or found is None:
+            row, rollout = known.row(rollout_id), await store.get_rollout_by_id(rollout_id)
+            tried = await store.query_attempts(rollout_id) if rollout is not None else ()
+        if row is None or rollout is None:
             raise NotFound(f"run {self.run_id} has no rollout {rollout_id!r}")
         shown = {"attempt_id", "status", "worker_id", "start_time", "end_time"}
         attempts = [each.model_dump(include=shown) for each in tried]
         times_run = len(known.find(Filter(sample=row["sample"])))
-        return {**row, "input": found.input, "times_run": times_run, "tries": attempts}
+        return {**row, "input": rollout.input, "times_run": times_run, "tries": attempts}
 
     async def workers(self) -> list[dict[str, Any]]:
         """Return the workers of the run, and what each works on."""
         async with self.reading() as store:
             known, workers = self._follower.known, await store.query_workers()
-        found = []
+        records = []
         for each in workers:
             row = known.row(each.current_rollout_id or "")
             about = {"rollout": None, "input": None}
             if row is not None:
                 about = {"rollout": row["id"], "input": known.inputs([row["sample"]])[row["sample"]]}
-            found.append({**each.model_dump(), **about})
-        return found
+            records.append({**each.model_dump(), **about})
+        return records
 
     async def act(self, rollout_id: str, action: Action) -> None:
         """Cancel a rollout that has not ended, or queue it again.
@@ -292,8 +292,8 @@ class Live:
             self._loop = asyncio.get_running_loop()
             self._unwatch = self._store.watch(self._hear)
         with self._guard:
-            told, self._told = self._told, None if self._unwatch is None else set()
-        return bool(await follower.update(self._store, told))
+            changed_ids, self._changed_ids = self._changed_ids, None if self._unwatch is None else set()
+        return bool(await follower.update(self._store, changed_ids))
 
     def _read_files(self) -> tuple[object, ...]:
         """Return something that changes when a file of the run does."""
@@ -316,7 +316,7 @@ class Live:
         """
         watcher = asyncio.Event()
         self._watchers.add(watcher)
-        told_at, failure = -PING_SECONDS, self._failure
+        sent_at, failure = -PING_SECONDS, self._failure
         try:
             while not self._closing.is_set():
                 watcher.clear()
@@ -324,10 +324,10 @@ class Live:
                     self._begin_look()
                     rest = PING_SECONDS
                 now = time.monotonic()
-                if after != self.revision or failure != self._failure or now - told_at >= PING_SECONDS:
-                    after, failure, told_at = self.revision, self._failure, now
+                if after != self.revision or failure != self._failure or now - sent_at >= PING_SECONDS:
+                    after, failure, sent_at = self.revision, self._failure, now
                     yield {"revision": after, "age": self._age(), "failure": failure}
-                await _first_of(watcher, self._closing, seconds=min(rest, told_at + PING_SECONDS - time.monotonic()))
+                await _first_of(watcher, self._closing, seconds=min(rest, sent_at + PING_SECONDS - time.monotonic()))
         finally:
             self._watchers.discard(watcher)
 
@@ -338,25 +338,25 @@ class Live:
         pause = LOOK_SECONDS if self._failure is None else RETRY_SECONDS
         with self._guard:
             if self._unwatch is not None and self._failure is None:
-                pause = 0.0 if self._told is None or self._told else PING_SECONDS
+                pause = 0.0 if self._changed_ids is None or self._changed_ids else PING_SECONDS
         return max(self._looked_at + self._look_took * REST_SHARE, self._checked_at + pause) - time.monotonic()
 
     def _age(self) -> float | None:
         with self._guard:
-            if self._unwatch is not None and self._is_whole and self._told is not None and not self._told:
+            if self._unwatch is not None and self._is_whole and self._changed_ids is not None and not self._changed_ids:
                 return 0.0
         return None if self._as_of is None else round(time.monotonic() - self._as_of, 3)
 
     def _hear(self, rollout_id: str) -> None:
         """Take note of a change. The store calls it, from any thread."""
         with self._guard:
-            is_first = self._told is not None and not self._told
+            is_first = self._changed_ids is not None and not self._changed_ids
             if is_first and self._is_whole:  # all that was before it is known
                 self._as_of = time.monotonic()
-            if self._told is not None:
-                self._told.add(rollout_id)
-                if len(self._told) > MAX_TOLD:
-                    self._told = None
+            if self._changed_ids is not None:
+                self._changed_ids.add(rollout_id)
+                if len(self._changed_ids) > MAX_TOLD:
+                    self._changed_ids = None
         if is_first:  # of others the watchers know already
             try:
                 self._loop.call_soon_threadsafe(self._wake)
@@ -419,10 +419,10 @@ def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str,
 
 def _state_of(path: Path) -> object:
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 async def _first_of(*events: asyncio.Event, seconds: float) -> None:

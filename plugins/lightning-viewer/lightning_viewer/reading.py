@@ -23,9 +23,9 @@ async def read_aggregates(store: LightningStore) -> Aggregates:
     aggregates = Aggregates()
     aggregates.put_resources(await store.query_resources())
     offset = 0
-    while found := await store.query_rollouts(limit=PAGE_SIZE, offset=offset):
-        await _put(store, aggregates, found)
-        offset += len(found)
+    while page := await store.query_rollouts(limit=PAGE_SIZE, offset=offset):
+        await _put(store, aggregates, page)
+        offset += len(page)
     return aggregates
 
 
@@ -116,7 +116,7 @@ class Follower:
     def _knows(self, rollout_id: str) -> bool:
         return rollout_id in self._open or self.known.row(rollout_id) is not None
 
-    async def _read_new(self, store: LightningStore, found: list[Rollout]) -> bool:
+    async def _read_new(self, store: LightningStore, rollouts: list[Rollout]) -> bool:
         """Read the rollouts that are new; return False where the last one that was read is not in its place."""
         while True:
             items = list(await store.query_rollouts(limit=PAGE_SIZE, offset=max(0, self._seen - 1)))
@@ -124,7 +124,7 @@ class Follower:
                 return False
             if not items:
                 return True
-            found += items
+            rollouts += items
             self._seen += len(items)
             self._newest = items[-1].rollout_id
             await asyncio.sleep(0)

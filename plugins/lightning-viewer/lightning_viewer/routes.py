@@ -47,10 +47,10 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
     def answer(read: Callable[["Live", Request], Awaitable[Any]]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                found = await read(find(request), request)
+                value = await read(find(request), request)
             except RunFolderError as exc:
                 raise NotFound(str(exc)) from exc
-            return await asyncio.to_thread(_answer, found)
+            return await asyncio.to_thread(_answer, value)
 
         return endpoint
 
@@ -209,8 +209,8 @@ async def _runs(live: "Live", request: Request) -> Any:
 
     folders = [] if live.root is None else runs_in(live.root)
     others = [(each.run_id, each.manifest()) for each in folders if each.run_id != live.run_id]
-    told = [{"id": run_id, "algorithm": each.algorithm, "start": each.start.timestamp()} for run_id, each in others]
-    return sorted(told, key=lambda each: -each["start"])
+    runs = [{"id": run_id, "algorithm": each.algorithm, "start": each.start.timestamp()} for run_id, each in others]
+    return sorted(runs, key=lambda each: -each["start"])
 
 
 async def _compare(live: "Live", request: Request) -> Any:
@@ -234,10 +234,10 @@ async def _compare(live: "Live", request: Request) -> Any:
     return most_changed(compare(before, after))
 
 
-def _answer(found: Any) -> Response:
+def _answer(value: Any) -> Response:
     from lightning_core.cli.console import to_json
 
-    text = json.dumps(to_json(found), allow_nan=False, separators=(",", ":"))  # ASCII: a text may have half a character
+    text = json.dumps(to_json(value), allow_nan=False, separators=(",", ":"))  # ASCII: a text may have half a character
     return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
 

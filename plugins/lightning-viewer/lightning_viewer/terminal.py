@@ -72,25 +72,25 @@ async def print_rollout(console: Console, store: LightningStore, given: str, *, 
     Raises:
         NotFound: When no rollout, or more than one, has an id that begins so.
     """
-    found = await store.get_rollout_by_id(given)
-    if found is None:
+    rollout = await store.get_rollout_by_id(given)
+    if rollout is None:
         containing = await store.query_rollouts(rollout_id_contains=given)
         near = [each for each in containing if each.rollout_id.startswith((given, f"ro-{given}"))]
         if len(near) != 1:
             count = "no rollout" if not near else f"{len(near)} rollouts"
             raise NotFound(f"run {store.run_id} has {count} whose id begins with {given!r}; list them with: agl show")
-        [found] = near
-    spans = await store.query_spans(found.rollout_id, "latest")
-    task = shortened(found.input, 10**9 if full else MAX_CHARACTERS)
-    print_trace(console, Text(found.rollout_id, style="bold").append(f"  {task}", style="not bold"), spans, full=full)
+        [rollout] = near
+    spans = await store.query_spans(rollout.rollout_id, "latest")
+    task = shortened(rollout.input, 10**9 if full else MAX_CHARACTERS)
+    print_trace(console, Text(rollout.rollout_id, style="bold").append(f"  {task}", style="not bold"), spans, full=full)
     if rows := Training(spans).rows:
         trained, masked = (sum(row[name] for row in rows) for name in ("trained", "masked"))
         console.print(f"{counted(len(rows), 'training row')}: {trained:,} tokens trained on, {masked:,} masked")
-    reward = await reward_of(store, found)
-    words = found.status if reward is None else f"{found.status}, reward {reward:g}"
-    if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:
-        words += f", at attempt {found.attempt.sequence_id}"
-    console.print(words if found.status != "failed" else f"{words}: {visible(describe_failure(found))}")
+    reward = await reward_of(store, rollout)
+    words = rollout.status if reward is None else f"{rollout.status}, reward {reward:g}"
+    if isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1:
+        words += f", at attempt {rollout.attempt.sequence_id}"
+    console.print(words if rollout.status != "failed" else f"{words}: {visible(describe_failure(rollout))}")
 
 
 def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: int) -> None:

@@ -58,12 +58,12 @@ class Look:
 async def looks_at(live: Live) -> AsyncGenerator[Look]:
     """Look at a run until it has ended: when something has changed, and every few seconds, for workers' heartbeats."""
     async with aclosing(live.changes(0)) as changes:
-        async for told in changes:
+        async for change in changes:
             run = (await live.summary())["run"]
             async with live.reading() as store:
                 workers = await store.query_workers()
             reports = [] if live.folder is None else read_metrics(live.folder.metrics_file)
-            yield (look := Look(run, await live.known(), workers, reports, told["failure"]))
+            yield (look := Look(run, await live.known(), workers, reports, change["failure"]))
             if look.is_over:
                 return
             await asyncio.sleep(INTERVAL_SECONDS)

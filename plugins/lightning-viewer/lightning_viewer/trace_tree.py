@@ -87,9 +87,9 @@ def trace_branches(spans: Sequence[Span], *, full: bool = False) -> Iterator[Bra
     roots = [tree] if tree.id in recorded or tree.id != "virtual-root" else tree.children
     nodes = [(node, 0) for node in reversed(roots)]
     calls = {id(span): call for call in read_model_calls(spans) for span in call.spans}
-    told: set[int] = set()
+    shown: set[int] = set()
     raised: set[str] = set()
-    said: Sequence[dict[str, Any]] = ()
+    conversation: Sequence[dict[str, Any]] = ()
     while nodes:
         node, depth = nodes.pop()
         nodes += [(child, depth + 1) for child in reversed(node.children)]
@@ -99,12 +99,12 @@ def trace_branches(spans: Sequence[Span], *, full: bool = False) -> Iterator[Bra
         call = calls.get(id(node.span))
         if call is None:
             yield _branch(node.span, depth, raised, most)
-        elif call.order in told:  # another source told of it above
+        elif call.order in shown:  # another source told of it above
             yield Branch(Text(visible(node.span.name), style=_DIM), depth=depth)
         else:
-            told.add(call.order)
-            yield _call_branch(node.span, call, said, depth, raised, full=full)
-            said = (*call.messages, *call.answers[:1])
+            shown.add(call.order)
+            yield _call_branch(node.span, call, conversation, depth, raised, full=full)
+            conversation = (*call.messages, *call.answers[:1])
 
 
 def _branch(span: Span, depth: int, raised: set[str], most: int) -> Branch:
@@ -138,7 +138,7 @@ def _branch(span: Span, depth: int, raised: set[str], most: int) -> Branch:
 
 
 def _call_branch(
-    span: Span, call: ModelCall, said: Sequence[dict[str, Any]], depth: int, raised: set[str], *, full: bool
+    span: Span, call: ModelCall, conversation: Sequence[dict[str, Any]], depth: int, raised: set[str], *, full: bool
 ) -> Branch:
     label = Text(visible(span.name))
     if call.model is not None and call.model not in span.name:
@@ -150,7 +150,7 @@ def _call_branch(
         label.append("  " + ", ".join(words), style=_DIM)
     if call.finish_reason not in (None, "stop", "tool_calls"):
         label.append(f"  {call.finish_reason}", style="yellow")
-    known = repeated(said, call.messages)
+    known = repeated(conversation, call.messages)
     new = call.messages[known:]
     new = new if full else new[-MAX_MESSAGES:]
     hidden = len(call.messages) - len(new)
@@ -194,11 +194,11 @@ def _exception_lines(attributes: dict[str, Any], raised: set[str]) -> list[Text]
     if words in raised:
         return lines
     raised.add(words)
-    *causes, own = _CHAINED.split(str(attributes.get("exception.stacktrace", "")))
-    lines += _place(own)
+    *causes, trace = _CHAINED.split(str(attributes.get("exception.stacktrace", "")))
+    lines += _place(trace)
     for cause in reversed(causes):
-        said = next((line for line in cause.splitlines() if line and not line.startswith((" ", "Traceback "))), "?")
-        lines.append(Text(f"caused by {shortened(said, 3 * MAX_CHARACTERS)}", style=_ERROR))
+        error = next((line for line in cause.splitlines() if line and not line.startswith((" ", "Traceback "))), "?")
+        lines.append(Text(f"caused by {shortened(error, 3 * MAX_CHARACTERS)}", style=_ERROR))
         lines += _place(cause)
     return lines
 
@@ -220,22 +220,22 @@ def _operation_lines(span: Span, most: int) -> list[Text]:
     """Show what went into an operation and what came out, or a tool's parameters and result."""
     lines = []
     for word, prefixes in (("in", TOOL_INPUTS), ("out", TOOL_RESULTS)):
-        found = {
+        values = {
             name.removeprefix(prefix).lstrip("."): value
             for prefix in prefixes
             for name, value in span.attributes.items()
             if name == prefix or name.startswith(f"{prefix}.")
         }
-        if found:
-            shown = ", ".join(f"{name}={value}" if name else str(value) for name, value in found.items())
+        if values:
+            shown = ", ".join(f"{name}={value}" if name else str(value) for name, value in values.items())
             lines.append(Text(f"{word}: {shortened(shown, most)}", style=_DIM))
     return lines
 
 
 def _own_lines(span: Span, most: int) -> list[Text]:
     """Show the attributes that the agent gave a span: those that no convention names."""
-    own = {name: value for name, value in span.attributes.items() if not name.startswith(_CONVENTIONS)}
-    lines = [Text(shortened(f"{name}: {value}", most), style=_DIM) for name, value in own.items()]
+    attributes = {name: value for name, value in span.attributes.items() if not name.startswith(_CONVENTIONS)}
+    lines = [Text(shortened(f"{name}: {value}", most), style=_DIM) for name, value in attributes.items()]
     count = MAX_ATTRIBUTES if most == MAX_CHARACTERS else len(lines)
     more = len(lines) - count
     return [*lines[:count], *([Text(f"… {more} more attributes", style=_DIM)] if more > 0 else [])]

@@ -27,7 +27,7 @@ MAX_TOKENS = 1_000
 MAX_MASKED = 200
 """How many tokens before an answer are kept: the last ones."""
 
-_SAID = tuple(name for each in DIALECTS for name in (each.messages, each.answers, *each.tools))
+_CONVERSATION = tuple(name for each in DIALECTS for name in (each.messages, each.answers, *each.tools))
 """Attributes of a model call that its messages tell already begin with one of these."""
 
 
@@ -44,22 +44,22 @@ async def read_trace(store: LightningStore, rollout_id: str, *, offset: int = 0)
         training row, how many tokens are `trained` on and how many are `masked`); `total`, how many spans there are;
         and `next`, the offset of the following ones, None where there are none.
     """
-    found = await store.query_spans(rollout_id, "latest", limit=MAX_SPANS, offset=offset)
-    end = offset + len(found.items)
-    trace = await asyncio.to_thread(_as_trace, list(found.items))  # else all other requests would wait for it
-    return {**trace, "total": found.total, "next": end if end < found.total else None}
+    page = await store.query_spans(rollout_id, "latest", limit=MAX_SPANS, offset=offset)
+    end = offset + len(page.items)
+    trace = await asyncio.to_thread(_as_trace, list(page.items))  # else all other requests would wait for it
+    return {**trace, "total": page.total, "next": end if end < page.total else None}
 
 
 def _as_trace(spans: Sequence[Span]) -> dict[str, Any]:
     training = Training(spans)
     calls = read_model_calls(spans)
     of_calls = {span.span_id for call in calls for span in call.spans}
-    said: Sequence[Mapping[str, Any]] = ()
-    told = []
+    conversation: Sequence[Mapping[str, Any]] = ()
+    call_records = []
     for call in calls:
-        known = repeated(said, call.messages)
+        known = repeated(conversation, call.messages)
         used = call.usage
-        told.append(
+        call_records.append(
             {
                 "span": call.span_id,
                 "model": call.model,
@@ -76,9 +76,9 @@ def _as_trace(spans: Sequence[Span]) -> dict[str, Any]:
                 "tokens": _tokens(call, training),
             }
         )
-        said = (*call.messages, *call.answers[:1])
-    told_spans = [_span(each, each.span_id in of_calls) for each in spans]
-    return {"calls": told, "rows": training.rows, "spans": told_spans}
+        conversation = (*call.messages, *call.answers[:1])
+    span_records = [_span(each, each.span_id in of_calls) for each in spans]
+    return {"calls": call_records, "rows": training.rows, "spans": span_records}
 
 
 class Training:
@@ -94,13 +94,13 @@ class Training:
         self._by_span: dict[str, dict[str, Any]] = {}
         self._otherwise = "is not learned from"
         try:
-            found = TraceToTrajectories().adapt(spans)
+            trajectories = TraceToTrajectories().adapt(spans)
         except ValueError as exc:  # a broken reward: nothing is learned from the attempt
             self._otherwise = str(exc)
             return
-        for refused in found.refused:
+        for refused in trajectories.refused:
             self._put(refused.call, refused.choice, {"why": refused.detail})
-        for number, row in enumerate(found.rows, start=1):
+        for number, row in enumerate(trajectories.rows, start=1):
             trained = sum(row.mask)
             masked = len(row.prompt_ids) + len(row.response_ids) - trained
             self.rows.append({"trained": trained, "masked": masked})
@@ -185,7 +185,7 @@ def _span(span: Span, is_call: bool) -> dict[str, Any]:
             if _is_number(value)
             else _shortened(value if isinstance(value, str) else json.dumps(value, default=str))
             for name, value in span.attributes.items()
-            if not (is_call and name.startswith(_SAID)) and not name.startswith("exception.")
+            if not (is_call and name.startswith(_CONVERSATION)) and not name.startswith("exception.")
         },
     }
 

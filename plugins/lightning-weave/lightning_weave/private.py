@@ -91,13 +91,13 @@ def set_client(client: "WeaveClient | None") -> None:
 @contextmanager
 def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
     """Replace names of modules for a block: module, name, value."""
-    own = [(module, name, getattr(module, name)) for module, name, _ in replacements]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in replacements]
     for module, name, value in replacements:
         setattr(module, name, value)
     try:
         yield
     finally:
-        for module, name, value in own:
+        for module, name, value in originals:
             setattr(module, name, value)
 
 

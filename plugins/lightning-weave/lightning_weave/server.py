@@ -38,7 +38,7 @@ _NAME = LightningSpanAttributes.OPERATION_NAME.value
 _INPUT = LightningSpanAttributes.OPERATION_INPUT.value
 _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 _OP = re.compile(r"/op/([^/:]+):")
-_SAID = frozenset({"messages", "tools", "input", "instructions", "system", "prompt", "model"})
+_CONVERSATION = frozenset({"messages", "tools", "input", "instructions", "system", "prompt", "model"})
 """What the GenAI attributes of a model call tell of its request."""
 _NOT_ASKED = frozenset({"self", "_weave_stream_start_time"})
 """What Weave keeps among the inputs of a client's method, and no caller gave."""
@@ -50,21 +50,21 @@ _WEAVES_OWN = frozenset({"weave", "integration"})
 
 def op_name(reference: str) -> str:
     """Return the name of an op, of `weave:///entity/project/op/name:digest`; anything else is the name itself."""
-    found = _OP.search(reference)
-    return found[1] if found else reference
+    match = _OP.search(reference)
+    return match[1] if match else reference
 
 
 def beginning(start: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a span has of a call that begins."""
-    told: Mapping[str, Any] = start.get("attributes") or {}
+    call_attributes: Mapping[str, Any] = start.get("attributes") or {}
     name = op_name(start["op_name"])
     attributes: dict[str, Any] = {_NAME: name, CALL_ID: start["id"]}
     if start.get("display_name") not in (None, name):
         attributes[DISPLAY_NAME] = start["display_name"]
-    if kind := (told.get("weave") or {}).get("kind"):
+    if kind := (call_attributes.get("weave") or {}).get("kind"):
         attributes[KIND] = kind
-    own = {key: value for key, value in told.items() if key not in _WEAVES_OWN}
-    return attributes | (describe(ATTRIBUTES, own) if own else {})
+    user_attributes = {key: value for key, value in call_attributes.items() if key not in _WEAVES_OWN}
+    return attributes | (describe(ATTRIBUTES, user_attributes) if user_attributes else {})
 
 
 def ending(start: Mapping[str, Any], output: Any, failed: bool) -> dict[str, Any]:
@@ -83,7 +83,9 @@ def ending(start: Mapping[str, Any], output: Any, failed: bool) -> dict[str, Any
             if isinstance(inputs.get("model"), str):
                 attributes[genai.REQUEST_MODEL] = inputs["model"]
         return attributes
-    rest = {name: value for name, value in inputs.items() if name not in _SAID | _NOT_ASKED and value != _NOT_GIVEN}
+    rest = {
+        name: value for name, value in inputs.items() if name not in _CONVERSATION | _NOT_ASKED and value != _NOT_GIVEN
+    }
     return _described(_INPUT, rest) | _model_call(dialect, inputs, output)
 
 
@@ -257,19 +259,19 @@ class RecordingServer:
 
 
 def _frame_of(context: Any) -> _Frame | None:
-    found = get_value(_FRAME, context)
-    return found if isinstance(found, _Frame) else None
+    frame = get_value(_FRAME, context)
+    return frame if isinstance(frame, _Frame) else None
 
 
 def _fail(span: otel.Span, failure: str) -> None:
     """Say on a span what Weave says of an exception: JSON of its type, its message and its frames."""
     try:
-        told = json.loads(failure)
+        error = json.loads(failure)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
-        told = {"message": failure}
-    kind, message, frames = told.get("type"), told.get("message"), told.get("traceback")
+        error = None
+    if not isinstance(error, dict):
+        error = {"message": failure}
+    kind, message, frames = error.get("type"), error.get("message"), error.get("traceback")
     known = {"exception.type": kind, "exception.message": message, "exception.stacktrace": _stack(frames)}
     span.add_event("exception", {name: str(value) for name, value in known.items() if value})
     span.set_status(otel.Status(otel.StatusCode.ERROR, str(message or kind or failure)))

@@ -137,8 +137,8 @@ class Assembler:
     @property
     def id(self) -> str | None:
         """The answer's id, where it is known already."""
-        found = self._merged.get("id")
-        return found if isinstance(found, str) and found else None
+        value = self._merged.get("id")
+        return value if isinstance(value, str) and value else None
 
     def feed(self, event: ServerEvent, fields: Fields | None) -> None:
         """Take the next event; its fields are None where it has none."""

@@ -226,10 +226,10 @@ def _merge_call(known: Fields, piece: Any) -> None:
 
 def _logprobs(given: Any) -> list[Any] | None:
     """Return the log-probabilities of tokens, in the form of either API."""
-    found = mapping(given)
-    if isinstance(flat := found.get("token_logprobs"), list):
+    fields = mapping(given)
+    if isinstance(flat := fields.get("token_logprobs"), list):
         return flat
-    content = found.get("content")
+    content = fields.get("content")
     return [entry.get("logprob") for entry in objects(content)] if isinstance(content, list) else None
 
 

@@ -124,17 +124,17 @@ class Turn:
     def message(self) -> Fields:
         """Return it as a message of chat: reasoning, text and calls."""
         text, reasoning = "".join(self.texts), "".join(self.reasoning or self.shown)
-        found: Fields = {"role": "assistant", "content": text or (None if self.calls else "")}
+        message: Fields = {"role": "assistant", "content": text or (None if self.calls else "")}
         if reasoning:
-            found["reasoning_content"] = reasoning
+            message["reasoning_content"] = reasoning
         if self.calls:
-            found["tool_calls"] = self.calls
-        return found
+            message["tool_calls"] = self.calls
+        return message
 
 
-def messages_of(said: list[Fields | Turn]) -> list[Fields]:
+def messages_of(messages: list[Fields | Turn]) -> list[Fields]:
     """Return messages of chat, those of the model included."""
-    return [each.message() if isinstance(each, Turn) else each for each in said]
+    return [each.message() if isinstance(each, Turn) else each for each in messages]
 
 
 _INVALID = "INVALID_JSON"
@@ -151,11 +151,11 @@ def arguments_text(given: Any) -> str:
 def arguments_object(written: str) -> Fields:
     """Return the arguments of a call. A model may call with what is no JSON object: that is its answer, too."""
     try:
-        found = json.loads(written or "{}")
-        json.dumps(found, allow_nan=False)
+        arguments = json.loads(written or "{}")
+        json.dumps(arguments, allow_nan=False)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {_INVALID: written}
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {_INVALID: written}
 
 
 def function_tool(given: Fields, name: str, **names: str) -> Fields:
@@ -453,7 +453,7 @@ class ConvertibleDialect(Dialect):
             Refused: Names a field that cannot be converted.
         """
         require_known(fields, self.same.keys() | self.taken)
-        return {name: fields[own] for own, name in self.same.items() if fields.get(own) is not None}
+        return {name: fields[key] for key, name in self.same.items() if fields.get(key) is not None}
 
     def overflow(self, message: str, tokens: int, most: int, fields: Fields) -> str:
         """Return the words by which clients of this API know that a conversation is too long, and make it shorter.

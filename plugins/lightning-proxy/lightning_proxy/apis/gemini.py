@@ -98,19 +98,19 @@ class GeminiDialect(ConvertibleDialect, ChatDialect):
         return _PATH.fullmatch(below) is not None
 
     def read_request(self, fields: Fields, below: str, query: str) -> Fields:
-        found = _PATH.fullmatch(below)
-        assert found is not None
+        match = _PATH.fullmatch(below)
+        assert match is not None
         given = _object(fields, _REQUEST)
-        own: Fields = {"hosted_tools": []}
-        chat: Fields = {"model": found[1], _OWN: own}
-        if found[2] == "streamGenerateContent":
+        extras: Fields = {"hosted_tools": []}
+        chat: Fields = {"model": match[1], _OWN: extras}
+        if match[2] == "streamGenerateContent":
             if parse_qs(query).get("alt") != ["sse"]:
                 raise invalid("streamGenerateContent gives events alone; add ?alt=sse, as Google's clients do")
             chat["stream"] = True
         chat["messages"] = [*_system(given.get("systemInstruction")), *_messages(given.get("contents"))]
-        tools = _tools(given.get("tools"), own["hosted_tools"])
+        tools = _tools(given.get("tools"), extras["hosted_tools"])
         chat.update(_tool_choice(mapping(given.get("toolConfig")), tools))
-        chat.update(_config(_at(given, "generationConfig", _CONFIG), own))
+        chat.update(_config(_at(given, "generationConfig", _CONFIG), extras))
         if given.get("safetySettings"):
             chat["safety_settings"] = given["safetySettings"]
         return chat
@@ -168,29 +168,29 @@ def _parts(content: Fields, name: str) -> list[tuple[str, Fields]]:
 
 
 def _messages(contents: Any) -> list[Fields]:
-    found: list[Fields | Turn] = []
+    messages: list[Fields | Turn] = []
     open_calls: list[tuple[str, str]] = []
     """Ids and names of the calls that have no result yet."""
     count = 0
     for name, content in named_objects(contents, "contents"):
         parts = []
-        turn = found[-1] if found and isinstance(found[-1], Turn) else Turn()
+        turn = messages[-1] if messages and isinstance(messages[-1], Turn) else Turn()
         is_models = content.get("role") == "model"
-        if is_models and turn not in found:  # else a stream, which clients keep in several contents
-            found.append(turn)
+        if is_models and turn not in messages:  # else a stream, which clients keep in several contents
+            messages.append(turn)
         for where, part in _parts(content, name):
             if is_models:
                 count += "functionCall" in part
                 _add_to_turn(turn, part, where, f"call_{count}", open_calls)
             elif "functionResponse" in part:
-                found.append(_result(_at(part, "functionResponse", _RESPONSE, where), where, open_calls))
+                messages.append(_result(_at(part, "functionResponse", _RESPONSE, where), where, open_calls))
             else:
                 parts.append(_part(part, where))
         if parts:
-            found.append({"role": "user", "content": content_of(parts)})
-    if not found or isinstance(found[-1], Turn):
+            messages.append({"role": "user", "content": content_of(parts)})
+    if not messages or isinstance(messages[-1], Turn):
         raise invalid("contents do not end with what the model is to answer")
-    return messages_of(found)
+    return messages_of(messages)
 
 
 _CALL = frozenset({"id", "name", "args"})
@@ -241,7 +241,7 @@ def _part(part: Fields, name: str) -> Fields:
 
 def _tools(groups: Any, hosted: list[str]) -> list[Fields]:
     """Return the functions of tools; the names of the others are added to `hosted`."""
-    found = []
+    functions = []
     for name, group in named_objects(groups, "tools"):
         hosted += [each for each in group if group[each] is not None and each not in _FUNCTIONS]
         given = next((group[each] for each in _FUNCTIONS if each in group), None)
@@ -249,8 +249,8 @@ def _tools(groups: Any, hosted: list[str]) -> list[Fields]:
             declared = _object(function, _DECLARATION, where)
             if "parametersJsonSchema" not in declared:
                 declared["parametersJsonSchema"] = _json_schema(declared.get("parameters"))
-            found.append(function_tool(declared, where, parameters="parametersJsonSchema"))
-    return found
+            functions.append(function_tool(declared, where, parameters="parametersJsonSchema"))
+    return functions
 
 
 _FUNCTIONS = ("functionDeclarations", "function_declarations")
@@ -279,7 +279,7 @@ def _tool_choice(config: Fields, tools: list[Fields]) -> Fields:
     return {"tools": tools} | ({} if choice == "auto" else {"tool_choice": choice})
 
 
-def _config(config: Fields, own: Fields) -> Fields:
+def _config(config: Fields, extras: Fields) -> Fields:
     chat = {ours: config[theirs] for theirs, ours in _SAME.items() if theirs in config}
     if config.get("candidateCount", 1) != 1:
         raise unconvertible("generationConfig.candidateCount", "asks for several answers; ask for one")
@@ -297,7 +297,7 @@ def _config(config: Fields, own: Fields) -> Fields:
     elif kind == "application/json":
         chat["response_format"] = {"type": "json_object"}
     thinking = _at(config, "thinkingConfig", {"includeThoughts", "thinkingBudget", "thinkingLevel"}, "generationConfig")
-    own["includes_thoughts"] = thinking.get("includeThoughts") is True
+    extras["includes_thoughts"] = thinking.get("includeThoughts") is True
     if "thinkingBudget" in thinking:
         chat["thinking"] = {"budget_tokens": thinking["thinkingBudget"]}
     if "thinkingLevel" in thinking:
@@ -394,7 +394,7 @@ class _GeminiStream(ChatStream):
         return event
 
 
-def _part_of(block: Block, said: str) -> Fields:
+def _part_of(block: Block, content: str) -> Fields:
     if block.kind == "call":
-        return {"functionCall": {"id": block.call_id, "name": block.name, "args": arguments_object(said)}}
-    return {"text": said, "thought": True} if block.kind == "reasoning" else {"text": said}
+        return {"functionCall": {"id": block.call_id, "name": block.name, "args": arguments_object(content)}}
+    return {"text": content, "thought": True} if block.kind == "reasoning" else {"text": content}

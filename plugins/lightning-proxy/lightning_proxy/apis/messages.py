@@ -243,18 +243,18 @@ def _chat_messages(messages: Any) -> list[Fields]:
     given = named_objects(messages, "messages")
     if not given:
         raise invalid("messages is empty; it has at least the user's message")
-    found: list[Fields | Turn] = []
+    chat_messages: list[Fields | Turn] = []
     for name, message in given:
         role = message.get("role")
         if role == "assistant":
-            found.append(_turn(message, name))
+            chat_messages.append(_turn(message, name))
         elif role in ("user", "system"):
-            found += _user(str(role), message, name)
+            chat_messages += _user(str(role), message, name)
         else:
             raise invalid(f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
-    if isinstance(found[-1], Turn):
+    if isinstance(chat_messages[-1], Turn):
         raise unconvertible(given[-1][0], "is the beginning of an answer; end with the user's message")
-    return messages_of(found)
+    return messages_of(chat_messages)
 
 
 def _blocks(message: Fields, name: str) -> list[tuple[str, Fields]]:
@@ -287,19 +287,19 @@ def _turn(message: Fields, name: str) -> Turn:
 
 def _user(role: str, message: Fields, name: str) -> list[Fields]:
     """Return a message of the user; results of tools in it are messages of their own in chat."""
-    found: list[Fields] = []
+    messages: list[Fields] = []
     parts: list[Fields] = []
     for where, block in _blocks(message, name):
         if block.get("type") == "tool_result" and role == "user":
             if parts:
-                found.append({"role": role, "content": content_of(parts)})
+                messages.append({"role": role, "content": content_of(parts)})
                 parts = []
-            found.append(_tool_result(block, where))
+            messages.append(_tool_result(block, where))
         else:
             parts.append(_chat_part(block, where))
-    if parts or not found:
-        found.append({"role": role, "content": content_of(parts)})
-    return found
+    if parts or not messages:
+        messages.append({"role": role, "content": content_of(parts)})
+    return messages
 
 
 def _tool_result(block: Fields, name: str) -> Fields:
@@ -309,10 +309,10 @@ def _tool_result(block: Fields, name: str) -> Fields:
         content = content_of([_chat_part(each, where) for where, each in named_objects(content, f"{name}.content")])
     elif not isinstance(content, str | None):
         raise invalid(f"{name}.content is {content!r:.100}; it is a text, or a list of blocks")
-    found: Fields = {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", name), "content": content or ""}
+    result: Fields = {"role": "tool", "tool_call_id": text_at(block, "tool_use_id", name), "content": content or ""}
     if block.get("is_error") is True:
-        found["is_error"] = True  # chat's tool messages have no such field; the model sees it if its template does
-    return found
+        result["is_error"] = True  # chat's tool messages have no such field; the model sees it if its template does
+    return result
 
 
 def _chat_part(block: Fields, name: str) -> Fields:
@@ -348,32 +348,32 @@ def _tool(tool: Fields, name: str) -> Fields:
 def _tool_choice(choice: Fields) -> Fields:
     require_known(choice, {"type", "name", "disable_parallel_tool_use"}, "tool_choice")
     kind = choice.get("type")
-    found: Fields = {}
+    fields: Fields = {}
     if kind == "tool":
         function = {"name": text_at(choice, "name", "tool_choice")}
-        found["tool_choice"] = {"type": "function", "function": function}
+        fields["tool_choice"] = {"type": "function", "function": function}
     elif kind in _CHOICES:
-        found["tool_choice"] = _CHOICES[kind]
+        fields["tool_choice"] = _CHOICES[kind]
     else:
         raise invalid(f"tool_choice.type is {kind!r:.100}; it is auto, any, tool or none")
     if choice.get("disable_parallel_tool_use") is True:
-        found["parallel_tool_calls"] = False
-    return found
+        fields["parallel_tool_calls"] = False
+    return fields
 
 
 def _output_config(config: Fields) -> Fields:
     require_known(config, {"effort", "format"}, "output_config")
-    found: Fields = {}
+    fields: Fields = {}
     if config.get("effort") not in (None, _DEFAULT_EFFORT):
-        found["reasoning_effort"] = config["effort"]
+        fields["reasoning_effort"] = config["effort"]
     if config.get("format") is not None:
         wanted = object_at(config, "format", "output_config")
         require_known(wanted, {"type", "schema"}, "output_config.format")
         if wanted.get("type") != "json_schema":
             raise unconvertible("output_config.format.type", f"is {wanted.get('type')!r:.100}; it is 'json_schema'")
         schema = {"name": "answer", "schema": wanted.get("schema"), "strict": True}
-        found["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return found
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return fields
 
 
 def _check_context_management(management: Fields) -> None:

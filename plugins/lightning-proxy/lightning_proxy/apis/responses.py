@@ -142,13 +142,13 @@ class ResponsesDialect(ConvertibleDialect):
         given = request.get("input")
         if isinstance(given, str):
             return [{"role": "user", "parts": content_parts(given)}]
-        found: list[Fields] = []
+        messages: list[Fields] = []
         for message in map(_message, objects(given)):
-            if found and message["role"] == found[-1]["role"] == "assistant":  # the items of one turn
-                found[-1]["parts"] += message["parts"]
+            if messages and message["role"] == messages[-1]["role"] == "assistant":  # the items of one turn
+                messages[-1]["parts"] += message["parts"]
             else:
-                found.append(message)
-        return found
+                messages.append(message)
+        return messages
 
     def instructions(self, request: Fields) -> list[Fields]:
         prompt = request.get("prompt")  # a template that the backend has
@@ -296,25 +296,25 @@ _ARGUMENTS = {
 def _chat_messages(given: Any) -> list[Fields]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    found: list[Fields | Turn] = []
+    messages: list[Fields | Turn] = []
     last: Fields = {}
     for name, item in named_objects(given, "input"):
-        kind, turn = item.get("type", "message"), found[-1] if found else None
+        kind, turn = item.get("type", "message"), messages[-1] if messages else None
         if kind == "message" and item.get("role") != "assistant":
-            found.append(_chat_message(item, name))
+            messages.append(_chat_message(item, name))
         elif kind == "function_call_output":
-            found.append(_chat_result(item, name))
+            messages.append(_chat_result(item, name))
         elif kind in ("message", "function_call", "reasoning"):
             if not isinstance(turn, Turn) or not _goes_on(turn, last, item):
                 turn = Turn()  # an answer of a chat is one message
-                found.append(turn)
+                messages.append(turn)
             _add_to_turn(turn, kind, item, name)
         elif kind == "item_reference":
             raise unconvertible(name, "names an item that is not stored here; say store=False, and send items whole")
         else:
             raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send messages, function calls and their results")
         last = item
-    return messages_of(found)
+    return messages_of(messages)
 
 
 def _goes_on(turn: Turn, last: Fields, item: Fields) -> bool:
@@ -396,26 +396,26 @@ def _chat_result(item: Fields, name: str) -> Fields:
 
 
 def _chat_tools(given: Any) -> list[Fields]:
-    found: list[Fields] = []
+    tools: list[Fields] = []
     for name, tool in named_objects(given, "tools"):
-        found += _namespace(tool, name) if tool.get("type") == "namespace" else [_chat_tool(tool, name)]
-    names = [tool["function"]["name"] for tool in found]
+        tools += _namespace(tool, name) if tool.get("type") == "namespace" else [_chat_tool(tool, name)]
+    names = [tool["function"]["name"] for tool in tools]
     if twice := [name for name in _namespaced(given) if names.count(name) > 1]:
         raise unconvertible("tools", f"has two functions that chat would call {twice[0]!r:.100}; rename one of them")
-    return found
+    return tools
 
 
 def _namespace(group: Fields, name: str) -> list[Fields]:
     """Return the functions of a group, each under a name of its own; the first one tells what they have in common."""
     require_known(group, _NAMESPACE, name)
-    found = []
+    tools = []
     for where, tool in named_objects(group.get("tools"), f"{name}.tools"):
-        found.append(_chat_tool(tool, where))
-        found[-1]["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
-    if found and group.get("description"):
-        said = [f"{group['name']}: {text_at(group, 'description', name)}", found[0]["function"].get("description")]
-        found[0]["function"]["description"] = "\n\n".join(filter(None, said))
-    return found
+        tools.append(_chat_tool(tool, where))
+        tools[-1]["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
+    if tools and group.get("description"):
+        texts = [f"{group['name']}: {text_at(group, 'description', name)}", tools[0]["function"].get("description")]
+        tools[0]["function"]["description"] = "\n\n".join(filter(None, texts))
+    return tools
 
 
 def _name_in_chat(called: Fields, name: str) -> str:
@@ -453,17 +453,17 @@ def _tool_choice(choice: Any) -> Any:
 def _text(config: Fields) -> Fields:
     require_known(config, {"format", "verbosity"}, "text")
     is_default = config.get("verbosity") in (None, "medium")
-    found: Fields = {} if is_default else {"verbosity": config["verbosity"]}
+    fields: Fields = {} if is_default else {"verbosity": config["verbosity"]}
     wanted = dict(object_at(config, "format", "text"))
     kind = wanted.pop("type", "text")
     if kind == "json_schema":
         require_known(wanted, {"name", "schema", "strict", "description"}, "text.format")
-        found["response_format"] = {"type": kind, "json_schema": wanted}
+        fields["response_format"] = {"type": kind, "json_schema": wanted}
     elif kind == "json_object":
-        found["response_format"] = {"type": kind}
+        fields["response_format"] = {"type": kind}
     elif kind != "text":
         raise unconvertible("text.format.type", f"is {kind!r:.100}; it is text, json_schema or json_object")
-    return found
+    return fields
 
 
 # From chat to items
@@ -638,13 +638,13 @@ class StoredResponses:
         """Return a request with the conversation and the items that it names; the same object where none is known."""
         before = self._items(attempt_id, request.get("previous_response_id"))
         given = _given_items(request)
-        found: list[Any] = []
+        items: list[Any] = []
         for item in given:
             named = item.get("id") if mapping(item).get("type") == "item_reference" else None
-            found += self._items(attempt_id, named) or [item]
-        if not before and all(one is two for one, two in zip(found, given, strict=True)):
+            items += self._items(attempt_id, named) or [item]
+        if not before and all(one is two for one, two in zip(items, given, strict=True)):
             return request
-        resolved = {**request, "input": [*before, *found]}
+        resolved = {**request, "input": [*before, *items]}
         if before:
             key = attempt_id, str(resolved.pop("previous_response_id"))
             self._bytes -= self._known[key][1]

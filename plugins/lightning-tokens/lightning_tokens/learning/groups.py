@@ -91,23 +91,23 @@ def _rewards(rollout: EndedRollout, options: LearningOptions) -> dict[int, float
         return {}
     if options.credit == "final":
         return {WHOLE: rollout.reward + rollout.penalty}
-    own = {order: reward for order, reward in enumerate(rollout.call_rewards) if reward is not None}
+    rewards = {order: reward for order, reward in enumerate(rollout.call_rewards) if reward is not None}
     last = len(rollout.call_rewards) - 1
-    if last >= 0 and (rollout.end == "failure" or (not own and options.credit == "discounted")):
-        own[last] = rollout.reward  # a failure is what the last call came to
-    return own or {WHOLE: rollout.reward}
+    if last >= 0 and (rollout.end == "failure" or (not rewards and options.credit == "discounted")):
+        rewards[last] = rollout.reward  # a failure is what the last call came to
+    return rewards or {WHOLE: rollout.reward}
 
 
 def _advantages(rewards: Sequence[dict[int, float]], options: LearningOptions) -> list[dict[int, float]]:
     groups = [list(each.values()) for each in rewards]
     match options.estimator:
         case "grpo":
-            found = grpo_advantages(groups, norm_by_std=options.norm_by_std)
+            advantages = grpo_advantages(groups, norm_by_std=options.norm_by_std)
         case "rloo":
-            found = rloo_advantages(groups)
+            advantages = rloo_advantages(groups)
         case _:
             return [{} for _ in rewards]
-    return [dict(zip(each, values, strict=True)) for each, values in zip(rewards, found, strict=True)]
+    return [dict(zip(each, values, strict=True)) for each, values in zip(rewards, advantages, strict=True)]
 
 
 def _learned_rows(

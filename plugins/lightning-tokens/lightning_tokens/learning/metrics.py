@@ -117,9 +117,9 @@ def _validation(prefix: str, rollouts: Sequence[EndedRollout], tasks: Sequence[H
     }
     for name, means in _rewards(rollouts, tasks).items():
         metrics |= {name: fmean(means)} if means else {}
-        found = estimate(means) if name == "reward" else None
-        if found is not None and found.low is not None and found.high is not None:
-            metrics |= {"reward_low": found.low, "reward_high": found.high}
+        measured = estimate(means) if name == "reward" else None
+        if measured is not None and measured.low is not None and measured.high is not None:
+            metrics |= {"reward_low": measured.low, "reward_high": measured.high}
     if traced:
         metrics["mean_response_length"] = fmean(fmean(rollout.answer_lengths) for rollout in traced)
         metrics["sum_response_length"] = fmean(sum(rollout.answer_lengths) for rollout in traced)
@@ -130,14 +130,14 @@ def _validation(prefix: str, rollouts: Sequence[EndedRollout], tasks: Sequence[H
 def _rewards(rollouts: Sequence[EndedRollout], tasks: Sequence[Hashable] | None = None) -> dict[str, list[float]]:
     """Return the rewards, without failures and with them; with tasks, the mean of each task that has one."""
     owners = range(len(rollouts)) if tasks is None else tasks
-    found: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
     for name, ends in (("reward", ("scored",)), ("reward_w_failures", ("scored", "failure"))):
         by_task: dict[Hashable, list[float]] = {}
         for task, rollout in zip(owners, rollouts, strict=True):
             if rollout.reward is not None and rollout.end in ends:
                 by_task.setdefault(task, []).append(rollout.reward)
-        found[name] = [fmean(rewards) for rewards in by_task.values()]
-    return found
+        means[name] = [fmean(rewards) for rewards in by_task.values()]
+    return means
 
 
 def _of_rows(

@@ -82,8 +82,8 @@ def make_mini_batches(
     for key in keys:
         rows_of.setdefault(rollout_of(key), []).append(key)
     n = len(rows_of)
-    told = tuple(min(each, n) for each in updates)
-    n_parts = math.lcm(*told)
+    counts = tuple(min(each, n) for each in updates)
+    n_parts = math.lcm(*counts)
     parts: list[list[list[str]]] = [[] for _ in range(n_parts)]
     largest_first = sorted(rows_of.values(), key=len, reverse=True)
     for begin in range(0, n, n_parts):
@@ -96,7 +96,7 @@ def make_mini_batches(
     by_share = sorted(range(n_parts), key=lambda place: shares[place])
     part_at = dict(zip(by_share, sorted(parts, key=len), strict=True))
     placed = tuple(tuple(chain.from_iterable(part_at[place])) for place in range(n_parts))
-    return MiniBatches(placed, told, n_workers, multiple_of)
+    return MiniBatches(placed, counts, n_workers, multiple_of)
 
 
 def _shared(rows: Sequence[int], costs: Sequence[float], n: int) -> list[list[int]]:

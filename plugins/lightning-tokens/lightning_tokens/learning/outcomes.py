@@ -102,11 +102,11 @@ def read_rollout(
         return EndedRollout(rollout.rollout_id, "fault", None, why, RolloutRows())
     reads = as_trajectory_adapter(adapter)
     spans = [_as_of_a_helper(span) if _model_at_proxy(span) in other_models else span for span in record]
-    trajectories, told = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
+    trajectories, reward_spans = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
     try:
         trajectories = reads.adapt(spans)
-        told = _told(in_order(spans))
-        reward, cause = _final_reward([rewards for _, rewards in told], options)
+        reward_spans = _with_rewards(in_order(spans))
+        reward, cause = _final_reward([rewards for _, rewards in reward_spans], options)
     except ValueError as exc:  # a reward without a name or a number: this rollout's fault, not the run's
         reward, cause = None, str(exc)
     if end == "failure":
@@ -117,7 +117,7 @@ def read_rollout(
     answers = answers_in_order(trajectories)
     refusal = _refusal(trajectories)
     made = RolloutRows() if refusal else make_rows(trajectories, options=options)
-    sums = _sums_by_call(answers, told, spans, options.reward_weights)
+    sums = _sums_by_call(answers, reward_spans, spans, options.reward_weights)
     return EndedRollout(
         rollout_id=rollout.rollout_id,
         end=end,
@@ -168,8 +168,8 @@ def _end_of(rollout: Rollout) -> End:
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     if attempt is None:
         return "fault"  # no agent has seen it
-    told: Mapping[str, Any] = attempt.metadata or {}
-    return "fault" if "fault" in told and "failure" not in told else "failure"
+    metadata: Mapping[str, Any] = attempt.metadata or {}
+    return "fault" if "fault" in metadata and "failure" not in metadata else "failure"
 
 
 def _model_at_proxy(span: Span) -> str:
@@ -183,21 +183,21 @@ def _as_of_a_helper(span: Span) -> Span:
     return span.model_copy(update={"attributes": {genai.PURPOSE: "helper", **span.attributes}})
 
 
-def _told(spans: Sequence[Span]) -> list[tuple[Span, Sequence[NamedReward]]]:
+def _with_rewards(spans: Sequence[Span]) -> list[tuple[Span, Sequence[NamedReward]]]:
     """Return the spans whose rewards count, in order, with them."""
     return [(span, get_rewards_from_span(span)) for span in find_reward_spans(spans)]
 
 
-def _final_reward(told: Sequence[Sequence[NamedReward]], options: LearningOptions) -> tuple[float | None, str | None]:
+def _final_reward(series: Sequence[Sequence[NamedReward]], options: LearningOptions) -> tuple[float | None, str | None]:
     """Return what the last reward says, and why it does not count, if so."""
-    for rewards in told if options.credit != "final" else told[-1:]:
+    for rewards in series if options.credit != "final" else series[-1:]:
         if (value := combined(rewards, options.reward_weights)) is None and not _missing(rewards, options):
             given = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
             return None, f"a reward is {given}, which is not a number to learn from; finite ones up to 1e15 are"
-    if not told:
+    if not series:
         return None, None
-    if missing := _missing(told[-1], options):
-        given = ", ".join(repr(reward.name) for reward in told[-1])
+    if missing := _missing(series[-1], options):
+        given = ", ".join(repr(reward.name) for reward in series[-1])
         return None, f"the last reward has no {', '.join(missing)}, which has a weight; it has {given}"
     return value, None
 
@@ -209,7 +209,7 @@ def _missing(rewards: Sequence[NamedReward], options: LearningOptions) -> list[s
 
 def _sums_by_call(
     answers: Sequence[RowCall],
-    told: Sequence[tuple[Span, Sequence[NamedReward]]],
+    reward_spans: Sequence[tuple[Span, Sequence[NamedReward]]],
     spans: Sequence[Span],
     weights: Mapping[str, float],
 ) -> dict[int, float]:
@@ -233,7 +233,7 @@ def _sums_by_call(
     calls = sorted(of_answers.values(), key=lambda call: place(call.spans[0]))
     places = [place(call.spans[0]) for call in calls]
     sums: dict[int, float] = {}
-    for span, rewards in told:
+    for span, rewards in reward_spans:
         before = bisect_left(places, place(span)) - 1
         while before >= 0 and began_after(calls[before].spans[0], span):
             before -= 1

@@ -143,13 +143,13 @@ def _cut(row: Row, length: int) -> Row:
 
 
 def _versions(calls: Sequence[ModelCall]) -> Versions | None:
-    of_calls = [[version for span in call.spans for version in _told(span)] for call in calls]
+    of_calls = [[version for span in call.spans for version in _versions_in(span)] for call in calls]
     if not all(of_calls):
         return None
     versions = [version for of_call in of_calls for version in of_call]
     return min(versions), max(versions)
 
 
-def _told(span: Span) -> list[int]:
-    found = (span.attributes.get(name) for name in _VERSIONS)
-    return [int(version) for version in found if isinstance(version, str) and version.isdecimal()]
+def _versions_in(span: Span) -> list[int]:
+    values = (span.attributes.get(name) for name in _VERSIONS)
+    return [int(version) for version in values if isinstance(version, str) and version.isdecimal()]

@@ -59,7 +59,7 @@ def step_advantages(
         ValueError: When `gae` is given no values, or another estimator is given penalties.
     """
     live = [np.asarray(mask, dtype=bool) for mask in masks]
-    told = [[Answer(int(a[0] or 0), int(a[1] or 0), int(a[2] or 0), a[3], a[4]) for a in row] for row in answers]
+    unpacked = [[Answer(int(a[0] or 0), int(a[1] or 0), int(a[2] or 0), a[3], a[4]) for a in row] for row in answers]
     weights = loss_weights(keys, live) if options.loss == "rollout" else [1.0] * len(keys)
     n_rows = sum(bool(mask.any()) for mask in live)
     if options.advantage == "row":
@@ -68,12 +68,12 @@ def step_advantages(
     if options.estimator != "gae":
         if penalties is not None:
             raise ValueError(f"a penalty in the reward needs the estimator 'gae', not {options.estimator!r}")
-        advantages = [_broadcast(mask, row) for mask, row in zip(live, told, strict=True)]
+        advantages = [_broadcast(mask, row) for mask, row in zip(live, unpacked, strict=True)]
         return StepAdvantages(advantages, advantages, weights, n_rows)
     if values is None:
         raise ValueError("the estimator 'gae' needs the values of a critic; give values=")
     begins = np.cumsum([0, *map(len, live)])
-    tokens, rewards, lengths = _episodes(keys, live, begins, told, options)
+    tokens, rewards, lengths = _episodes(keys, live, begins, unpacked, options)
     if penalties is not None:
         rewards += _joined(penalties)
     found, returns = gae(rewards[tokens], _joined(values)[tokens], lengths=lengths, gamma=gamma, lam=lam)
@@ -138,8 +138,8 @@ def _episodes(
     for row in sorted(range(len(keys)), key=lambda row: _index_of(keys[row])):
         for answer in answers[row]:
             whose = (keys[row], answer.order) if options.credit == "per_call" else (rollout_of(keys[row]), -1)
-            found = begins[row] + answer.start + np.flatnonzero(masks[row][answer.start : answer.stop])
-            calls_of.setdefault(whose, {}).setdefault(answer.order, []).append((found, answer.reward or 0.0))
+            places = begins[row] + answer.start + np.flatnonzero(masks[row][answer.start : answer.stop])
+            calls_of.setdefault(whose, {}).setdefault(answer.order, []).append((places, answer.reward or 0.0))
     rewards = np.zeros(begins[-1])
     episodes: list[list[np.ndarray]] = []
     for calls in calls_of.values():
@@ -147,16 +147,16 @@ def _episodes(
         reward = 0.0
         for _, choices in sorted(calls.items(), reverse=True):
             reward += choices[0][1]
-            kept = [found for found, _ in choices if len(found)]
+            kept = [places for places, _ in choices if len(places)]
             if not kept:  # of a call that was rejected as a whole, the reward is of the one before
                 continue
-            for found in kept:
-                rewards[found[-1]] += reward
+            for places in kept:
+                rewards[places[-1]] += reward
             reward = 0.0
             episodes += [[choice, *later] for choice in kept[1:]]
             later = [kept[0], *later]
         episodes.append(later)
-    tokens = [np.zeros(0, dtype=np.int64), *(found for episode in episodes for found in episode)]
+    tokens = [np.zeros(0, dtype=np.int64), *(places for episode in episodes for places in episode)]
     return np.concatenate(tokens), rewards, [sum(map(len, episode)) for episode in episodes]
 
 
