@@ -40,16 +40,15 @@ def _kind_of_source(value: Any) -> str:
     return "mapping" if isinstance(value, dict | Hub) else "samples" if isinstance(value, list) else "text"
 
 
+_SOURCES = "a file, 'module:name', 'hf:name', {environment: name, ...}, or a list of samples"
+
 Source = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[list[Any], Tag("samples")]
     | Annotated[Hub, Tag("mapping")]
     | Annotated[EnvironmentSource, Tag("environment")],
     Discriminator(_kind_of_source),
-    _one_of(
-        *(str, list, dict, Hub, EnvironmentSource),
-        wanted="a file, 'module:name', 'hf:name', {environment: name, ...}, or a list of samples",
-    ),
+    _one_of(str, list, dict, Hub, EnvironmentSource, wanted=_SOURCES),
 ]
 """A file, `"module:name"`, `"hf:name"` with or without options, tasks of an environment, or the samples themselves."""
 

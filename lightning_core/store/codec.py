@@ -7,6 +7,7 @@ follows from other fields, and what is the default, is not written.
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -134,15 +135,23 @@ def task(rollout: Rollout) -> bytes:
     return dumped([rollout.input, rollout.metadata, config, *([newer] if newer else [])])
 
 
+_OF_ATTEMPT = (
+    "attempt_id",
+    "sequence_id",
+    "start_time",
+    "end_time",
+    "status",
+    "worker_id",
+    "last_heartbeat_time",
+    "metadata",
+)
+"""What is written of an attempt, in this order."""
+_attempt_values = attrgetter(*_OF_ATTEMPT)
+
+
 def state(record: RolloutRecord) -> bytes:
     """Return the attempts, and what the record knows beside its rollout, as JSON."""
-    attempts = [
-        [
-            *(attempt.attempt_id, attempt.sequence_id, attempt.start_time, attempt.end_time, attempt.status),
-            *(attempt.worker_id, attempt.last_heartbeat_time, attempt.metadata),
-        ]
-        for attempt in record.attempts
-    ]
+    attempts = [_attempt_values(attempt) for attempt in record.attempts]
     return dumped([attempts, record.lease_seconds, record.faults, record.requests])
 
 
@@ -187,18 +196,7 @@ def _kept_attempt(attempt: Attempt) -> Attempt:
 
 
 def _attempt(rollout_id: str, kept_fields: Sequence[Any]) -> Attempt:
-    attempt_id, sequence_id, start_time, end_time, status, worker_id, last_heartbeat_time, metadata = kept_fields
-    fields = {
-        "rollout_id": rollout_id,
-        "attempt_id": attempt_id,
-        "sequence_id": sequence_id,
-        "start_time": start_time,
-        "end_time": end_time,
-        "status": status,
-        "worker_id": worker_id,
-        "last_heartbeat_time": last_heartbeat_time,
-        "metadata": metadata,
-    }
+    fields = {"rollout_id": rollout_id, **dict(zip(_OF_ATTEMPT, kept_fields, strict=True))}
     return construct(Attempt, fields, _ATTEMPT_FIELDS)
 
 
@@ -224,6 +222,9 @@ class EncodedSpan(NamedTuple):
     body: bytes
 
 
+_span_values = attrgetter(*EncodedSpan._fields[:-2])
+
+
 def encoded(spans: Sequence[Span]) -> list[EncodedSpan]:
     """Encode spans.
 
@@ -236,12 +237,7 @@ def encoded(spans: Sequence[Span]) -> list[EncodedSpan]:
         source = sources.get(id(span.resource))
         if source is None:
             source = sources[id(span.resource)] = dumped([span.resource.attributes, span.resource.schema_url])
-        rows.append(
-            EncodedSpan(
-                *(span.span_id, span.sequence_id, span.trace_id, span.parent_id, span.name),
-                *(span.start_time, span.end_time, source, _body(span)),
-            )
-        )
+        rows.append(EncodedSpan._make((*_span_values(span), source, _body(span))))
     return rows
 
 

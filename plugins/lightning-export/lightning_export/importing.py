@@ -148,12 +148,10 @@ def _of_traces(traces: "Iterable[Trace]") -> Iterator[_Imported]:
     for trace in traces:
         metadata = {"imported_from": trace.place, "trace_id": trace.key, "answer": trace.output}
         metadata |= {} if trace.expected is None else {"expected": trace.expected}
-        reason = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
-        has_failed = trace.error is not None
-        yield _Imported(
-            *(well_formed_value(trace.input), None, well_formed_value(metadata), trace.spans, trace.rewards),
-            *(has_failed, reason if has_failed else None),
-        )
+        sample, metadata, reason = well_formed_value(trace.input), well_formed_value(metadata), None
+        if trace.error is not None:
+            reason = {"fault": trace.error} if trace.is_fault() else {"failure": {"message": trace.error}}
+        yield _Imported(sample, None, metadata, trace.spans, trace.rewards, reason is not None, reason)
 
 
 def _of_trajectories(source: tuple[Path, ...]) -> Iterator[_Imported]:

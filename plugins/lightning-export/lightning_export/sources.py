@@ -233,7 +233,10 @@ def _langfuse(record: Record, place: str, traces: dict[str, Trace], scores: list
     usage = row.get("usage_details") or row.get("usage") or {}
     trace.spans.append(
         _span(
-            *(str(trace_id), str(row["id"]), row.get("parent_observation_id"), row.get("name") or row["type"]),
+            str(trace_id),
+            str(row["id"]),
+            row.get("parent_observation_id"),
+            row.get("name") or row["type"],
             kind=row["type"],
             given=(row.get("input"), row.get("output")),
             model=row.get("provided_model_name") or row.get("model"),
@@ -257,7 +260,10 @@ def _mlflow(record: Record, place: str, traces: dict[str, Trace], scores: list[t
         usage = attributes.get("mlflow.chat.tokenUsage") or {}
         trace.spans.append(
             _span(
-                *(key, context["span_id"], each.get("parent_span_id") or each.get("parent_id"), each.get("name", "")),
+                key,
+                context["span_id"],
+                each.get("parent_span_id") or each.get("parent_id"),
+                each.get("name", ""),
                 kind=str(attributes.get("mlflow.spanType", "")),
                 given=(attributes.get("mlflow.spanInputs"), attributes.get("mlflow.spanOutputs")),
                 model=attributes.get("mlflow.llm.model"),
@@ -280,10 +286,8 @@ def _phoenix(record: Record, place: str, traces: dict[str, Trace], scores: list[
     for each in record.get("spans") or ():
         _phoenix(each, place, traces, scores)
     for each in record.get("annotations") or ():
-        _phoenix(
-            {"annotator_kind": None, "span_id": record.get("context", record).get("span_id"), **each},
-            *(place, traces, scores),
-        )
+        annotation = {"annotator_kind": None, "span_id": record.get("context", record).get("span_id"), **each}
+        _phoenix(annotation, place, traces, scores)
     if "spans" in record:
         return
     if "annotator_kind" in record:

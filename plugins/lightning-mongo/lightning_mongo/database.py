@@ -341,13 +341,13 @@ class Database:
             self._away_is_logged = True
             logger.warning(
                 "lightning.store_out_of_reach address=%s retry_seconds=%g: %s",
-                *(self.settings.address, self.settings.retry_seconds, in_short(exc)),
+                self.settings.address,
+                self.settings.retry_seconds,
+                in_short(exc),
             )
 
     def _note_back(self) -> None:
         if self._away_is_logged and self._away_since is not None:
-            logger.warning(
-                "lightning.store_reached_again address=%s away_seconds=%.1f",
-                *(self.settings.address, time.monotonic() - self._away_since),
-            )
+            seconds = time.monotonic() - self._away_since
+            logger.warning("lightning.store_reached_again address=%s away_seconds=%.1f", self.settings.address, seconds)
         self._away_since, self._away_is_logged = None, False

@@ -59,10 +59,8 @@ _CHANGING = ("status", "mode", "resources_id", "start_time", "end_time", "revisi
 def _changing(row: Row) -> tuple[Any, ...]:
     """Return the columns of a row that may change, but for its state."""
     rollout = row.record.rollout
-    return (
-        *(rollout.status, rollout.mode, rollout.resources_id, rollout.start_time, rollout.end_time),
-        *(row.record.revision, row.ticket, _deadline(row.record)),
-    )
+    values = (rollout.status, rollout.mode, rollout.resources_id, rollout.start_time, rollout.end_time)
+    return (*values, row.record.revision, row.ticket, _deadline(row.record))
 
 
 _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")

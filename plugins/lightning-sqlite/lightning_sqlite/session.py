@@ -131,10 +131,7 @@ class Session:
         self.documents: Cached[tuple[str, DocumentKind, str], Stored] = Cached(10_000)
         self.latest: Cached[tuple[str, DocumentKind], LatestKey] = Cached(1_000)
         self.sources: Cached[tuple[int, bytes], int] = Cached(1_000)
-        self._caches: tuple[Cached[Any, Any], ...] = (
-            *(self.rows, self.runs, self.earliest, self.last_sequence_ids),
-            *(self.documents, self.latest, self.sources),
-        )
+        self._caches = [each for each in vars(self).values() if isinstance(each, Cached)]
         self._changed_runs: dict[str, Run] = {}
         self._changes: list[Change] = []
         # Numbers given in vain are not given again: a gap means nothing.

@@ -79,13 +79,12 @@ class SpanPart(RolloutPart):
         for span, written in zip(spans, encoded(spans), strict=True):
             row = self._row(run_id, span.rollout_id)
             if row is not None:
+                content = (_packed(written.body), self._source(run_id, written.source))
+                place = (row.number, _number_of(row, span.attempt_id), span.span_id)
                 self._execute(
                     "UPDATE span SET span = (SELECT max(span) + 1 FROM span), body = ?, source = ? "
                     "WHERE rollout = ? AND attempt = ? AND span_id = ?",
-                    (
-                        *(_packed(written.body), self._source(run_id, written.source)),
-                        *(row.number, _number_of(row, span.attempt_id), span.span_id),
-                    ),
+                    (*content, *place),
                 )
 
     @in_the_thread

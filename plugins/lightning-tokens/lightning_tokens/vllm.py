@@ -148,10 +148,8 @@ class VLLMServer(Startable):
             raise VLLMFailed(f"{self.model}/adapter_config.json has no {min(missing)!r}; write it there, as PEFT does")
         served = json.dumps({"name": self.model, "path": self.model})
         rank = next((each for each in _RANKS if each >= adapter["r"]), adapter["r"])
-        return [
-            *(adapter["base_model_name_or_path"], "--enable-lora", "--max-lora-rank", str(rank)),
-            *("--lora-modules", served),
-        ]
+        base = adapter["base_model_name_or_path"]
+        return [base, "--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", served]
 
     def _options(self) -> list[str]:
         given = {argument.partition("=")[0] for argument in self._arguments}

@@ -246,11 +246,9 @@ class RolloutManager:
         if lesson.dropped is not None:
             is_first = not self._has_warned and any(each.made.too_long for each in ended)
             self._has_warned |= is_first
-            logger.log(
-                logging.WARNING if is_first else logging.INFO,
-                "lightning_verl.group_dropped step=%d task=%d: %s%s",
-                *(step, group.task, lesson.dropped, "; training/n_groups_dropped counts further ones" * is_first),
-            )
+            level = logging.WARNING if is_first else logging.INFO
+            why = f"{lesson.dropped}{'; training/n_groups_dropped counts further ones' if is_first else ''}"
+            logger.log(level, "lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, why)
         self._fruitless.take(lesson, step=step)
         if any(row.versions is None for row in lesson.rows):
             raise AlgorithmError(
