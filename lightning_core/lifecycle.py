@@ -43,6 +43,10 @@ ACTIVE_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
 FINAL_ATTEMPT: frozenset[AttemptStatus] = frozenset({"succeeded", "failed", "timeout"})
 """An attempt in one of these stays there."""
 
+RUN_STOPPED = "its runner was stopped"
+RUN_KILLED = "the process that ran it was killed"
+"""The faults of attempts whose run was ended, by Ctrl-C or a kill, and went on later."""
+
 MAX_FAULTS = 3
 """How many faults a rollout survives."""
 

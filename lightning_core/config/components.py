@@ -151,7 +151,7 @@ def load_agent(path: str, folder: Path) -> LitAgent[Any]:
             _check_loaded(path, file)
     loaded = load_object(import_path(path, folder))
     if not isinstance(loaded, LitAgent):
-        what = f"the class {loaded.__name__}" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
+        what = f"the class {loaded.__name__}" if isinstance(loaded, type) else f"of type {type(loaded).__name__}"
         raise ConfigError(f"{path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent")
     return loaded
 

@@ -126,7 +126,7 @@ def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any
     is_indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not is_indexed or isinstance(dataset, str | bytes | Mapping):
         raise ConfigError(
-            f"dataset {source!r} is a {type(dataset).__name__}; it has to be a list of samples, "
+            f"dataset {source!r} is of type {type(dataset).__name__}; it has to be a list of samples, "
             "or something else with a length and indexes from 0"
         )
     if len(dataset) == 0:

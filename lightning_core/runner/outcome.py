@@ -25,6 +25,7 @@ from lightning_core.errors import (
     InvalidTransition,
     NotFound,
 )
+from lightning_core.lifecycle import RUN_STOPPED
 from lightning_core.runner.clients import find_no_answer
 from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
@@ -282,7 +283,7 @@ def has_succeeded_by(rollout: Rollout, attempt: Attempt) -> bool:
 
 
 async def give_back(
-    store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool, reason: str = "its runner was stopped"
+    store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool, reason: str = RUN_STOPPED
 ) -> None:
     """Report, within a short time, that an attempt has no worker any more, so that others need not wait for its lease.
 

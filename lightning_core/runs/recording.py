@@ -19,6 +19,7 @@ from lightning_core.agent.environments import TaskRows, kept_rows
 from lightning_core.algorithm.base import Conclusion
 from lightning_core.algorithm.own_calls import cancel_own_calls, is_of_algorithm
 from lightning_core.errors import AlgorithmError, RunFolderError, StoreError, first_fault
+from lightning_core.lifecycle import RUN_KILLED
 from lightning_core.plugins import Hooks
 from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder
@@ -209,7 +210,7 @@ class Recording:
         if not self.is_resumed:
             return
         if not store.is_remote:
-            ended = await store.report_dead_workers("the process that ran it was killed")
+            ended = await store.report_dead_workers(RUN_KILLED)
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
         ended_before = await store.query_rollouts(status_in=["failed", "succeeded"])
         rollouts = [rollout for rollout in ended_before if not is_of_algorithm(rollout)]

@@ -292,6 +292,7 @@ def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path, kill: str) ->
         assert resumed.returncode == 4, resumed.stderr
         assert "### Gate: undecided" in resumed.stdout
         assert "on 5 of 5 samples." in resumed.stdout
+        assert "had faults" not in resumed.stdout
     assert (tmp_path / "gate.md").read_text() in resumed.stdout
     [manifest] = (tmp_path / "runs").glob("*/manifest.json")
     assert json.loads(manifest.read_text())["conclusion"]["record"]["outcome"] == "undecided"

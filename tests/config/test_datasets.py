@@ -101,11 +101,11 @@ def test_object_and_function_of_a_module_are_datasets(folder: Path, source: str)
     ("source", "message"),
     [
         ("my_data:EMPTY", "dataset 'my_data:EMPTY' is empty"),
-        ("my_data:TEXT", "dataset 'my_data:TEXT' is a str; it has to be a list of samples, "),
-        ("my_data:NUMBER", "dataset 'my_data:NUMBER' is a int; it has to be a list of samples, "),
-        ("my_data:numbers", "dataset 'my_data:numbers' is a generator; it has to be a list of samples, "),
+        ("my_data:TEXT", "dataset 'my_data:TEXT' is of type str; it has to be a list of samples, "),
+        ("my_data:NUMBER", "dataset 'my_data:NUMBER' is of type int; it has to be a list of samples, "),
+        ("my_data:numbers", "dataset 'my_data:numbers' is of type generator; it has to be a list of samples, "),
         ("my_data:broken", "dataset 'my_data:broken' cannot be loaded: ZeroDivisionError: division by zero"),
-        ("my_data:mapping", "dataset 'my_data:mapping' is a dict; it has to be a list of samples, "),
+        ("my_data:mapping", "dataset 'my_data:mapping' is of type dict; it has to be a list of samples, "),
     ],
 )
 def test_object_of_a_module_that_is_no_dataset_is_refused(folder: Path, source: str, message: str) -> None:

@@ -15,6 +15,7 @@ from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch, store_resources
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.errors import ConfigError, InvalidInput, NoRewards, RunFolderError, first_fault
+from lightning_core.lifecycle import RUN_KILLED, RUN_STOPPED
 from lightning_core.runs.manifest import write_atomically
 from lightning_core.secrets import hide_keys, hide_keys_in
 from lightning_core.store import LightningStore
@@ -362,7 +363,9 @@ async def _trial(store: LightningStore, outcome: RolloutOutcome) -> Trial:
         reward=outcome.reward,
         failure=outcome.failure,
         is_fault=_is_fault(outcome),
-        faults=sum("fault" in (each.metadata or {}) for each in attempts),
+        faults=sum(
+            (each.metadata or {}).get("fault", RUN_STOPPED) not in (RUN_STOPPED, RUN_KILLED) for each in attempts
+        ),
         seconds=None if attempt is None or ended is None else max(0.0, ended - attempt.start_time),
         cost_usd=None if attempt is None else usage_in(attempt.metadata).cost,
     )

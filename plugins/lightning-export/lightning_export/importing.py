@@ -156,6 +156,7 @@ def _of_traces(traces: "Iterable[Trace]") -> Iterator[_Imported]:
 
 def _of_trajectories(source: tuple[Path, ...]) -> Iterator[_Imported]:
     from atif import Trajectory
+    from pydantic import ValidationError
 
     from lightning_export.trajectories import own_of, spans_of
 
@@ -164,8 +165,9 @@ def _of_trajectories(source: tuple[Path, ...]) -> Iterator[_Imported]:
         try:
             trajectory = Trajectory.model_validate(document)
             extra, spans = own_of(trajectory), list(spans_of(trajectory))
-        except ValueError as exc:  # also pydantic's, and a timestamp that is not one
-            raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
+        except ValueError as exc:  # also a timestamp that is not one
+            why = first_fault(exc) if isinstance(exc, ValidationError) else exc
+            raise ConfigError(f"{place} is not an ATIF trajectory: {why}") from exc
         task: Any = next((step.message for step in trajectory.steps if step.source == "user"), "")
         if "input" in extra.model_fields_set:
             task = extra.input

@@ -70,7 +70,7 @@ class Skipped:
     def add(self, reason: str, place: str, what: object = "") -> None:
         """Count one."""
         self.reasons[reason] += 1
-        self.first = self.first or f"{place}: {what or reason}"
+        self.first = self.first or (f"{place}: {what}" if what else place)
 
     def __str__(self) -> str:
         counted = "; ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())

@@ -60,6 +60,8 @@ def tasks(run: str, wheres: tuple[str, ...], split: str | None, output: Path, ru
     from lightning_core.runs.folder import find_run
     from lightning_core.types import sample_key
 
+    if output.suffix != ".jsonl":
+        raise ConfigError(f"-o is {output}; samples are written as lines of JSON, so name a .jsonl file")
     conditions = [_condition(each) for each in wheres]
     named = split or next((each for each in SPLITS if output.stem == each), None)
     found: dict[str, dict[str, Any]] = {}
@@ -79,8 +81,14 @@ def tasks(run: str, wheres: tuple[str, ...], split: str | None, output: Path, ru
             f"no sample of run {run} is left of its {count:,} rollouts, whose rewards are "
             f"{', '.join(sorted(names)) or 'none'}; loosen --where, or leave --split out"
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found.values()), encoding="utf-8")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("x", encoding="utf-8") as file:
+            file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in found.values())
+    except FileExistsError as exc:
+        raise ConfigError(f"{output} is there already; name another file with -o") from exc
+    except OSError as exc:
+        raise ConfigError(f"cannot write {output}: {exc.strerror}") from exc
     click.echo(f"{output}: {len(found):,} samples of {count:,} rollouts" + (f", for {named}" if named else ""))
 
 

@@ -159,7 +159,7 @@ def test_programs_get_one_line_of_json_and_nothing_else(run: Run) -> None:
             "'run_agent.py' is a file; name what is in it, too, as in 'run_agent.py:",
         ),
         (["nowhere.py:solve", "--task", "1"], "'nowhere.py:solve': there is no file"),
-        (["run_agent:plain", "--task", "1"], "'run_agent:plain' is a function; decorate the function"),
+        (["run_agent:plain", "--task", "1"], "'run_agent:plain' is of type function; decorate the function"),
         (["run_agent:solve", "--task", '{"a": 1'], "--task is not valid JSON: Expecting ',' delimiter, at line 1"),
         (["run_agent:solve", "--task", "@nope.json"], "--task: cannot read nope.json: No such file or directory"),
         (["run_agent:obey", "--task", "1", "--prompt", "{"], "--prompt: malformed f-string template"),
