@@ -156,25 +156,25 @@ class Budget:
                 refused where it would have to wait.
 
         Returns:
-            Whether it may start. If not, other calls under way hold what it needs.
+            Whether it may start. If not, others are under way that hold what it needs, or have used the last of it.
 
         Raises:
             BudgetExhausted: When the budget is used up. The call must not start.
         """
         self.start()
         with self._lock:
-            refused = self._look()
-            if refused is None and (lacking := self._lacking(reserve)) is not None:
-                if self._under_way and on_room is not None:
-                    self._room_listeners.append(on_room)
-                    return False
-                refused = self._reached = lacking
+            used_up = self._look()
+            refused = used_up or self._lacking(reserve)
+            may_wait = used_up is None or (used_up != "seconds" and not self._refusals)
+            if refused is not None and may_wait and self._under_way and on_room is not None:
+                self._room_listeners.append(on_room)  # the first refusal ends a run, and what it has under way
+                return False
             if refused is None:
                 self._used["calls"] += 1
                 self._under_way += 1
                 self._reserved = Reserve(self._reserved.tokens + reserve.tokens, self._reserved.usd + reserve.usd)
             else:
-                self._refused = refused
+                self._refused = self._reached = refused
                 self._refusals += 1
         if refused is not None:
             for listener in tuple(self._refusal_listeners):

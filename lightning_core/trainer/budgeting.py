@@ -22,7 +22,7 @@ _STATUS = 402
 """The proxy's answer to such a call; HTTP's "Payment Required"."""
 
 _LAST_SECONDS = 1.0
-"""How long the last answer may hold up the end of a run."""
+"""How long the last answers may hold up the end of a run."""
 
 
 def is_budget_error(error: BaseException) -> bool:
@@ -178,6 +178,7 @@ class BudgetOfRun:
         self.ended_by: Limit | None = None
         """The limit that ended the run; None when none did."""
         self._used_up: asyncio.Future[Limit] | None = None
+        self._store: LightningStore | None = None
 
     @property
     def use(self) -> BudgetUse | None:
@@ -191,7 +192,7 @@ class BudgetOfRun:
     async def counting(self, store: LightningStore) -> AsyncIterator[None]:
         """Count during the block, from what was used before in the same run; keep what is used in the store."""
         budget, loop = self.budget, asyncio.get_running_loop()
-        self._used_up = loop.create_future()
+        self._used_up, self._store = loop.create_future(), store
         if budget is None:
             yield
             return
@@ -259,7 +260,15 @@ class BudgetOfRun:
             task.cancel()
             await asyncio.wait({task}, timeout=_INTERRUPTED_SECONDS)
             raise
+        await self._let_attempts_end()
         raise BudgetExhausted(str(self.use))
+
+    async def _let_attempts_end(self) -> None:
+        """Give those a moment that need no further call; where the time is over, there is none."""
+        if self._store is not None and self.ended_by != "seconds":
+            running = await self._store.query_rollouts(status_in=["preparing", "running"])
+            ids = [each.rollout_id for each in running]
+            await self._store.wait_for_rollouts(rollout_ids=ids, timeout=_LAST_SECONDS)
 
     async def _end(self, task: "asyncio.Task[None]", *, can_be_cancelled: bool, end_seconds: float) -> None:
         if not can_be_cancelled:

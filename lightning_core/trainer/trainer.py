@@ -38,7 +38,7 @@ from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun, check
 from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnerFactory, RunnersSide
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, Resource, RolloutConfig
 
 if TYPE_CHECKING:
     from lightning_core.adapter.triplet import TracerTraceToTriplet
@@ -139,7 +139,7 @@ class Trainer:
     ) -> None:
         self._runner = runner
         self.max_rollouts = max_rollouts
-        _check_prompts(initial_resources)
+        _check_resources(initial_resources)
         self.initial_resources = initial_resources
         self.rollout_config = rollout_config
         if keep_spans is not None and keep_spans < 1:
@@ -471,9 +471,11 @@ def is_watched() -> bool:
     return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())
 
 
-def _check_prompts(resources: NamedResources | None) -> None:
+def _check_resources(resources: Mapping[str, Any] | None) -> None:
     """Refuse a broken prompt before it fails once for each sample, or is improved on."""
     for name, resource in (resources or {}).items():
+        if not isinstance(resource, Resource):
+            raise ConfigError(f"initial_resources: {name} is no resource, such as PromptTemplate(template=...)")
         if isinstance(resource, PromptTemplate):
             try:
                 resource.placeholders()

@@ -86,7 +86,7 @@ def test_modules_beside_the_config_come_before_all_others(write: WriteFile, fold
         ("my_agent", ":1: agent: 'my_agent' does not name an object; the form is 'package.module:attribute'"),
         (
             "my_agent:NOT_AN_AGENT",
-            ":1: agent: 'my_agent:NOT_AN_AGENT' is of type int; decorate the function with @rollout, or name an instance",
+            ":1: agent: 'my_agent:NOT_AN_AGENT' is of type int; decorate the function with @rollout, or name an ",
         ),
         ("lightning_core:LitAgent", ":1: agent: 'lightning_core:LitAgent' is the class LitAgent; "),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from lightning_proxy import LLMProxy
+from lightning_proxy import LLMProxy, admit
 from lightning_proxy.testing import FakeEngine
 from rich.console import Console
 
@@ -71,6 +71,23 @@ async def test_money_and_tokens_end_a_run(engine: FakeEngine, limit: dict[str, f
     name, most = next(iter(limit.items()))
     assert (result.budget.ended_by, len(engine.received) >= 1) == (name, True)
     assert 0 < result.budget.used[name] <= most
+
+
+@pytest.mark.parametrize("limit", [{"calls": 2}, {"tokens": 70}])
+async def test_calls_under_way_are_not_lost_when_the_budget_is_used_up(
+    engine: FakeEngine, limit: dict[str, float]
+) -> None:
+    engine.hold = asyncio.Event()
+    trainer = Trainer(algorithm="baseline", llm_proxy={"model_list": models(engine)}, budget=limit, n_runners=4)
+    run = asyncio.create_task(trainer.fit_async(ask, list(range(8))))
+    await engine.began.wait()
+    await asyncio.sleep(0.3)  # the others ask, and wait
+    under_way = engine.open_calls
+    assert not run.done()
+    engine.hold.set()
+    result = await run
+    assert result.status == "budget"
+    assert result.rollouts.succeeded == result.usage.agent.calls == len(engine.received) >= under_way
 
 
 async def test_a_run_that_needs_just_its_budget_succeeds(engine: FakeEngine) -> None:
@@ -238,8 +255,9 @@ async def test_calls_of_the_algorithm_and_of_the_agent_count_together(engine: Fa
 @pytest.mark.parametrize("faults", [[], ["never"]], ids=["after a call", "in a call"])
 @pytest.mark.parametrize("whose", ["the run's", "one that runs already"])
 async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
-    engine: FakeEngine, faults: list[Any], whose: str
+    engine: FakeEngine, faults: list[Any], whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(admit, "LAST_CALLS_SECONDS", 0.2)
     engine.faults = [*faults]
     store = InMemoryLightningStore()
     proxy = LLMProxy(model_list=models(engine), store=store, key="", budget={"calls": 3, "tokens": 10**6})

@@ -228,6 +228,9 @@ def test_what_is_no_dataset_is_refused_before_a_run(dataset: Any, told: str) -> 
 def test_a_broken_prompt_is_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=r"initial_resources: main: malformed f-string template"):
         Trainer(algorithm="baseline", initial_resources={"main": PromptTemplate(template="{question")})
+    described: Any = {"main": {"resource_type": "prompt_template", "template": "{question}"}}
+    with pytest.raises(ConfigError, match=r"initial_resources: main is no resource, such as PromptTemplate"):
+        Trainer(algorithm="baseline", initial_resources=described)
 
 
 async def test_the_limits_of_rollouts_reach_every_rollout_and_the_held_out_ones_too() -> None:

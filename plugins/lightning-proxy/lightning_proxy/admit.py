@@ -191,6 +191,9 @@ class Limiter:
             waiting.cancel()
 
 
+LAST_CALLS_SECONDS = 60.0
+"""How long calls under way may hold up the refusal that ends a run, where they have used the last of its budget."""
+
 MAX_ATTEMPTS = 100_000
 """Of how many attempts it is remembered what they used; the newest."""
 
@@ -310,7 +313,12 @@ async def _reserve(limit: _Limit, most: Callable[[], Reserve]) -> Reserve:
 
             if limit.budget.start_call(reserve, on_room=tell):
                 return reserve
-            await room.wait()
+            try:
+                async with asyncio.timeout(None if limit.budget.reached is None else LAST_CALLS_SECONDS):
+                    await room.wait()
+            except TimeoutError:
+                limit.budget.start_call(reserve)  # which refuses it, unless there is room just now
+                return reserve
 
 
 class UsageSoFar:

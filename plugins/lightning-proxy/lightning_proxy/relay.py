@@ -119,6 +119,8 @@ class _Relay:
         if fields is None or not (self._backends.has_answer(fields) or failure_of(fields.get("error"))):
             what = "no JSON object" if fields is None else "an object without an answer"
             raise Refused(502, "backend_garbage", f"{self._address} answered {what}: {self._shown(body)}")
+        if call.is_stream and self._backends.has_answer(fields):  # in which clients would find no event
+            raise Refused(502, "backend_garbage", f"{self._address} was asked for a stream, and answered in one piece")
         outcome.answer = self._backends.read(fields)
         if not self._backends.has_answer(fields):  # an error, with the status of an answer
             outcome.status = _error_status(fields["error"])

@@ -175,6 +175,15 @@ async def test_an_answer_that_is_none_is_an_error(agent: Agent, engine: FakeEngi
         await assert_broke(agent, "backend_garbage")
 
 
+async def test_one_piece_in_the_place_of_a_stream_is_an_error(agent: Agent, engine: FakeEngine) -> None:
+    whole = b'{"id": "c", "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}}]}'
+    answer_with(engine, whole, kind="application/json")
+    async with agent.post("/chat/completions", stream=True, **SAID) as response:
+        assert response.status == 502
+        assert "asked for a stream, and answered in one piece" in str(await response.json())
+    await assert_broke(agent, "backend_garbage")
+
+
 CHAT_ENDS = b'data: {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
 ASKED: dict[str, Any] = {"/messages": {"messages": SAID["messages"], "max_tokens": 9}, "/responses": {"input": "hi"}}
 DONE = b"data: [DONE]\n\n"
