@@ -61,7 +61,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "no algorithm named": trained("agent: trouble:greet\nalgorithm: verll"),
     "has no option": trained("agent: trouble:greet\nalgorithm: {name: baseline, n_epoch: 2}"),
     "no module": trained("agent: my_agnt:solve\nalgorithm: baseline"),
-    "is a function": trained("agent: trouble:plain\nalgorithm: baseline"),
+    "is of type function": trained("agent: trouble:plain\nalgorithm: baseline"),
     "gave a reward": trained("agent: trouble:nothing\nalgorithm: baseline"),
     "InvalidResult": trained("agent: trouble:text\nalgorithm: baseline"),
     "have all failed": lambda: Trainer(algorithm="baseline").fit(broken, list(range(20))),

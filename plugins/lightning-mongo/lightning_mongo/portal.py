@@ -78,9 +78,8 @@ class Portal:
         except asyncio.CancelledError:
             if answer.cancelled():
                 raise StoreClosed("the store was closed meanwhile") from None
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # which the caller will not do
             await asyncio.wait((answer,), timeout=HURRY_SECONDS)
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # the caller will not look at it
             raise
 
     def close(self) -> None:
