@@ -475,7 +475,7 @@ def _check_resources(resources: Mapping[str, Any] | None) -> None:
     """Refuse a broken prompt before it fails once for each sample, or is improved on."""
     for name, resource in (resources or {}).items():
         if not isinstance(resource, Resource):
-            raise ConfigError(f"initial_resources: {name} is no resource, such as PromptTemplate(template=...)")
+            raise ConfigError(f"initial_resources: {name} is not a resource, such as PromptTemplate(template=...)")
         if isinstance(resource, PromptTemplate):
             try:
                 resource.placeholders()

@@ -229,7 +229,7 @@ def test_a_broken_prompt_is_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=r"initial_resources: main: malformed f-string template"):
         Trainer(algorithm="baseline", initial_resources={"main": PromptTemplate(template="{question")})
     described: Any = {"main": {"resource_type": "prompt_template", "template": "{question}"}}
-    with pytest.raises(ConfigError, match=r"initial_resources: main is no resource, such as PromptTemplate"):
+    with pytest.raises(ConfigError, match=r"initial_resources: main is not a resource, such as PromptTemplate"):
         Trainer(algorithm="baseline", initial_resources=described)
 
 
