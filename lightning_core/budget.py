@@ -85,7 +85,7 @@ class Budget:
             return spec
         if not isinstance(spec, Mapping):
             raise ConfigError(
-                f"budget is a {type(spec).__name__}; it is a mapping with some of {', '.join(LIMITS)}, as in "
+                f"budget is of type {type(spec).__name__}; it is a mapping with some of {', '.join(LIMITS)}, as in "
                 "{'usd': 5, 'seconds': 3600}"
             )
         check_options("budget", spec, cls)

@@ -80,7 +80,7 @@ def test_threads_share_it_exactly() -> None:
         ({"dollars": 5}, "budget has no option 'dollars'; it takes: usd, tokens, calls, seconds"),
         ({"usd": -1}, "usd is -1"),
         ({"calls": True}, "calls is true"),
-        (5, "budget is a int"),
+        (5, "budget is of type int"),
     ],
 )
 def test_a_wrong_budget_is_named(spec: Any, message: str) -> None:

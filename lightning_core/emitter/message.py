@@ -142,7 +142,7 @@ def _json_of(value: Any) -> Any:
 
 def _decoded(text: Any, kind: str) -> Any:
     if not isinstance(text, str):
-        raise TypeError(f"it is a {type(text).__name__}, not text")
+        raise TypeError(f"it is of type {type(text).__name__}, not text")
     if kind == "bytes":
         return base64.b64decode(text, validate=True)
     if kind == "bool" and text.lower() in ("true", "false"):

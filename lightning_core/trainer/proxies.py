@@ -66,7 +66,7 @@ def _kind(spec: object) -> tuple[type[ModelProxy], object]:
     if isinstance(spec, type) and issubclass(spec, ModelProxy):
         return spec, True
     if spec is not True and not isinstance(spec, str | Mapping):
-        raise ConfigError(f"it is a {type(spec).__name__}; it is to be {_FORMS}")
+        raise ConfigError(f"it is of type {type(spec).__name__}; it is to be {_FORMS}")
     name = "proxy"
     if isinstance(spec, Mapping) and "name" in spec:
         name, spec = str(spec["name"]), {key: value for key, value in spec.items() if key != "name"}

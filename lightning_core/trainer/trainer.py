@@ -487,5 +487,5 @@ def _check_dataset(name: str, dataset: object) -> None:
     is_sequence = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if dataset is not None and (not is_sequence or isinstance(dataset, str | bytes | Mapping)):
         raise InvalidComponent(
-            f"{name} is a {type(dataset).__name__}; a dataset has a length and is read by index, as a list is"
+            f"{name} is of type {type(dataset).__name__}; a dataset has a length and is read by index, as a list is"
         )

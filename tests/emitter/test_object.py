@@ -99,7 +99,7 @@ def test_span_without_an_object_has_none() -> None:
     ("attributes", "message"),
     [
         ({"agentlightning.object.json": "{"}, "cannot be read as JSON: Expecting"),
-        ({"agentlightning.object.json": 5}, "cannot be read as JSON: it is a int, not text"),
+        ({"agentlightning.object.json": 5}, "cannot be read as JSON: it is of type int, not text"),
         ({"agentlightning.object.type": "int", "agentlightning.object.literal": "x"}, "cannot be read as int"),
         ({"agentlightning.object.type": "bool", "agentlightning.object.literal": "yes"}, "as bool: 'yes' is none"),
         ({"agentlightning.object.type": "bytes", "agentlightning.object.literal": "?"}, "as bytes: "),

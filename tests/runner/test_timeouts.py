@@ -267,7 +267,7 @@ async def test_trace_of_an_abandoned_agent_is_not_kept_for_the_sake_of_counting(
             await asyncio.create_task(runner.iter())  # a task knows the last trace that it was in
         release.set()
         while threads:
-            await asyncio.to_thread(threads.pop().join, 20)
+            await asyncio.to_thread(lambda: threads.pop().join(20))  # an executor holds on to its argument
         gc.collect()
         assert [trace() for trace in traces] == [None, None]
 

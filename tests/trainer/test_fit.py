@@ -213,7 +213,11 @@ async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: 
 
 @pytest.mark.parametrize(
     ("dataset", "told"),
-    [((n for n in range(3)), "train_dataset is a generator"), ({"a": 1}, "is a dict"), ("abc", "is a str")],
+    [
+        ((n for n in range(3)), "train_dataset is of type generator"),
+        ({"a": 1}, "is of type dict"),
+        ("abc", "is of type str"),
+    ],
     ids=["generator", "dict", "str"],
 )
 def test_what_is_no_dataset_is_refused_before_a_run(dataset: Any, told: str) -> None:

@@ -313,7 +313,7 @@ ENTRY = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m", "api_ba
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (5, "llm_proxy: it is a int; it is to be a ModelProxy, its options"),
+        (5, "llm_proxy: it is of type int; it is to be a ModelProxy, its options"),
         ({"modellist": []}, r"llm_proxy has no option 'modellist'; it takes: .*Did you mean 'model_list'\?"),
         ({"model_list": []}, "llm_proxy: model_list is empty; it is a list as LiteLLM has it"),
         ({"model_list": [{"litellm_params": {}}]}, r"llm_proxy: model_list\[0\] has no model_name"),

@@ -111,7 +111,7 @@ def _field(task: Any, path: str, variable: str) -> Any:
     value = task
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"it is a {type(value).__name__}"
+            has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"it is of type {type(value).__name__}"
             raise InvalidTask(
                 f"the task has no field {path!r} for the variable {variable}: there is no {part!r} (there: {has})"
             )

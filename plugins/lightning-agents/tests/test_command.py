@@ -162,7 +162,7 @@ async def test_fields_of_the_task_come_in_variables_of_their_own() -> None:
     ("task", "message"),
     [
         ({"q": 1}, r"the task has no field 'question' for the variable Q: there is no 'question' \(there: q\)"),
-        ("text", r"no field 'question' for the variable Q: .*\(there: it is a str\)"),
+        ("text", r"no field 'question' for the variable Q: .*\(there: it is of type str\)"),
         ({"question": object()}, "the task cannot be written as JSON"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,15 @@ _KINDS = ("test", "val", "train")
 """The datasets that a config may have, what is evaluated on by default first."""
 
 
-range_option = click.option(
-    "--range",
-    "reward_range",
-    type=(float, float),
-    default=(0.0, 1.0),
-    show_default=True,
-    help="The lowest and the highest reward that there can be.",
+def _ordered(_context: click.Context, _parameter: click.Parameter, ends: tuple[float, float] | None) -> Any:
+    if ends is not None and not ends[0] < ends[1]:
+        raise click.BadParameter(f"{ends[0]:g} {ends[1]:g} is no range; the lowest reward comes first")
+    return ends
+
+
+_range = partial(click.option, "--range", "reward_range", type=(float, float), callback=_ordered)
+range_option = _range(
+    default=(0.0, 1.0), show_default=True, help="The lowest and the highest reward that there can be."
 )
 
 
@@ -116,7 +119,11 @@ def evaluate(
     "--baseline", required=True, metavar="RUN|FILE", help="The evaluation to compare with: a run of agl eval."
 )
 @click.option(
-    "--max-drop", type=float, default=0.02, show_default=True, help="How much smaller the mean reward may be, at most."
+    "--max-drop",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.02,
+    show_default=True,
+    help="How much smaller the mean reward may be, at most.",
 )
 @evaluation_options
 @range_option
@@ -171,9 +178,7 @@ def gate(
 @click.option("--on", "dataset", type=click.Choice(_KINDS), help="The dataset to try it on; by default the first.")
 @click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True, help="How many samples.")
 @click.option("--reference", metavar="FIELD", help="The field of a sample that has the right answer.")
-@click.option(
-    "--range", "reward_range", type=(float, float), help="The lowest and the highest reward, where not from 0 to 1."
-)
+@_range(help="The lowest and the highest reward, where not from 0 to 1.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a value over that of the file.")
 @click.pass_context
 def check(
@@ -203,7 +208,7 @@ def check(
     from lightning_core.agent.grader_check import candidate_of, check_grader
     from lightning_core.config import load_job
     from lightning_core.errors import ConfigError
-    from lightning_core.texts import visible
+    from lightning_core.texts import counted, visible
 
     job = load_job(config, overrides=overrides, dry_run=True)
     candidate = candidate_of(job.environment, job.grader, job.config.initial_resources, reference)
@@ -218,10 +223,10 @@ def check(
         candidate = dataclasses.replace(candidate, reward_range=reward_range)
     findings = asyncio.run(check_grader(candidate, tasks))
     for finding in findings:
-        click.echo(f"{finding.count:>4} of {len(tasks)} samples  {visible(finding.what)}")
+        click.echo(f"{finding.count:>4} of {counted(len(tasks), 'sample')}  {visible(finding.what)}")
     known = sum(candidate.reference(task) is not None for task in tasks)
     unknown = "" if known == len(tasks) else f"; the right answer is known for {known}: name its field with --reference"
-    click.echo(f"{len(findings) or 'nothing'} wrong on {len(tasks)} samples{unknown}")
+    click.echo(f"{len(findings) or 'nothing'} wrong on {counted(len(tasks), 'sample')}{unknown}")
     if findings:
         context.exit(1)
 
@@ -269,11 +274,7 @@ def judge_check(context: click.Context, config: Path, labels: Path, options: Run
 
 
 def evaluation_of(
-    config: Path,
-    algorithm: Mapping[str, Any],
-    dataset: str | None,
-    resources: str | None,
-    options: RunOptions,
+    config: Path, algorithm: Mapping[str, Any], dataset: str | None, resources: str | None, options: RunOptions
 ) -> dict[str, Any]:
     """Return what is set over a config, so that an algorithm measures on one dataset with given resources.
 

@@ -65,6 +65,8 @@ def test_a_good_grader_passes(tmp_path: Path) -> None:
 
 def test_the_range_of_rewards_can_be_said(tmp_path: Path) -> None:
     assert run(tmp_path, "large", "--range", "0", "3").exit_code == 0
+    refused = run(tmp_path, "large", "--range", "3", "0")
+    assert (refused.exit_code, "3 0 is no range; the lowest reward comes first" in refused.stderr) == (2, True)
 
 
 def test_without_a_right_answer_the_rest_is_checked_and_said(tmp_path: Path) -> None:

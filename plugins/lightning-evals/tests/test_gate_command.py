@@ -82,6 +82,7 @@ def test_a_file_is_a_baseline_and_programs_get_an_event(run: Agl, baseline: str,
         (["--baseline", "run-none"], "no run 'run-none'"),
         (["--baseline", "config.yaml"], "config.yaml is not an evaluation"),
         ([], "Missing option '--baseline'"),
+        (["--baseline", "baseline.json", "--max-drop", "-1"], "Invalid value for '--max-drop'"),
     ],
 )
 def test_what_cannot_be_is_one_error(run: Agl, arguments: list[str], words: str) -> None:

@@ -108,7 +108,7 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         raise ConfigError(f"{where} has no field {unknown[0]!r}; it has: {', '.join(takes)}")
     params = entry.get("litellm_params", {})
     if not isinstance(params, Mapping):
-        raise ConfigError(f"{where}: litellm_params is a {type(params).__name__}, not a mapping")
+        raise ConfigError(f"{where}: litellm_params is of type {type(params).__name__}, not a mapping")
     model_name = str(params.get("model") or name)
     if "*" in name + model_name:
         raise ConfigError(

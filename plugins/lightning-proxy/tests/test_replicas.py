@@ -174,7 +174,7 @@ class TestModelList:
         ("entry", "message"),
         [
             ({"model_name": "m", "litelm_params": {}}, "has no field 'litelm_params'"),
-            ({"model_name": "m", "litellm_params": []}, "litellm_params is a list"),
+            ({"model_name": "m", "litellm_params": []}, "litellm_params is of type list"),
             ({"model_name": "*", **at_a(model="openai/*")}, "'\\*' stands for no"),
             ({"model_name": "m", **at_a(model="openai/*")}, "'\\*' stands for no"),
             ({"model_name": "m", **at_a(input_cost_per_token="free")}, "input_cost_per_token is 'free'"),

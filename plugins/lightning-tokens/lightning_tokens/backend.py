@@ -96,7 +96,7 @@ class TokensBackend(Backend):
         max_remembered_tokens: int = 20_000_000,
     ) -> None:
         if not callable(getattr(engine, "generate", None)):
-            raise ConfigError(f"engine is a {type(engine).__name__}, which has no method `generate`; see TokenEngine")
+            raise ConfigError(f"engine is of type {type(engine).__name__}, which has no `generate`; see TokenEngine")
         if isinstance(tool_parser, str):
             if tool_parser != "hermes":
                 raise ConfigError(

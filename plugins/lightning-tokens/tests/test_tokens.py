@@ -714,7 +714,7 @@ async def test_a_parser_of_tokens_sees_what_the_text_has_lost(start: Start, stre
 
 
 def test_a_wrong_engine_or_parser_is_named() -> None:
-    with pytest.raises(ConfigError, match="has no method `generate`"):
+    with pytest.raises(ConfigError, match="has no `generate`"):
         TokensBackend(object(), Letters())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="tool_parser is 'x'"):
         TokensBackend(Engine("x"), Letters(), tool_parser="x")
