@@ -179,8 +179,11 @@ def _show(result: FitResult, trainer: Trainer, console: Console) -> None:
     comparison = result.comparison
     if comparison is not None:
         console.print(f"   held-out problems, before: {comparison.before}")
-        console.print(f"   held-out problems, after:  {comparison.after}")
-        console.print(f"   problem by problem:        {comparison.difference}")
+        if comparison.difference is None:
+            console.print("   no step was better in validation, so the best model is the one that was taught")
+        else:
+            console.print(f"   held-out problems, after:  {comparison.after}")
+            console.print(f"   problem by problem:        {comparison.difference}")
         draw(curve, folder.path / "curve.png", before=comparison.before, after=comparison.after)
         console.print(f"   the curve  {folder.path / 'curve.png'}")
     for resource in (result.best_resources or {}).values():
