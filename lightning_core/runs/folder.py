@@ -159,8 +159,8 @@ class RunFolder:
             folder.path.mkdir(mode=0o700)
         except OSError as exc:
             raise RunFolderError(
-                f"cannot make the folder {folder.path} of the run: {exc.strerror}; name another place with --runs-dir "
-                "or AGL_RUNS_DIR"
+                f"cannot make the folder {folder.path} of the run: {exc.strerror}; name another place with run_dir, "
+                "--runs-dir or AGL_RUNS_DIR"
             ) from exc
         return folder
 

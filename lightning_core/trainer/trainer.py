@@ -141,7 +141,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         _check_resources(initial_resources)
         self.initial_resources = initial_resources
-        self.rollout_config = rollout_config
+        self.rollout_config = None if rollout_config is None else RolloutConfig.model_validate(rollout_config)
         if keep_spans is not None and keep_spans < 1:
             raise ConfigError(f"keep_spans is {keep_spans}; it is a number of steps from 1 on, or None to keep all")
         self.keep_spans = keep_spans

@@ -229,6 +229,12 @@ def test_what_is_no_dataset_is_refused_before_a_run(dataset: Any, told: str) -> 
         Trainer(algorithm="baseline").fit(agent, dataset)
 
 
+def test_limits_that_cannot_be_are_refused_before_a_run() -> None:
+    limits: Any = {"timeout_seconds": -1}
+    with pytest.raises(ValueError, match="timeout_seconds"):
+        Trainer(rollout_config=limits)
+
+
 def test_a_broken_prompt_is_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=r"initial_resources: main: malformed f-string template"):
         Trainer(algorithm="baseline", initial_resources={"main": PromptTemplate(template="{question")})
