@@ -128,7 +128,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
     if origin.seed is not None:
         rows.append(("seed", str(origin.seed)))
     ours = [f"{name} {version}" for name, version in origin.versions.items() if name.startswith("lightning-")]
-    rows.append(("versions", ", ".join([f"Python {origin.python}", *ours])))
+    rows += [("versions", ", ".join([f"Python {origin.python}", *ours]))] if origin.python else []
     if origin.git is not None:
         rows.append(("git", origin.git.commit[:12] + (", with uncommitted changes" if origin.git.dirty else "")))
     rows.append(("folder", str(folder.path)))
