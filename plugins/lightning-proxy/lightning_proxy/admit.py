@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -209,9 +209,6 @@ TOKENS_PER_FILE = 1600
 # Only from where a word begins: from each of its characters on, long words would take their length squared.
 _FILES = re.compile(rb"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{1024,}")
 
-_OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-"""What the APIs call the limit of an answer."""
-
 
 @dataclass(slots=True)
 class _Limit:
@@ -332,8 +329,13 @@ class UsageSoFar:
         given, taken = self._largest.get(model, (0, 0))
         self._largest[model] = max(given, input_tokens), max(taken, output_tokens)
 
-    def most(self, model: str | None, fields: Mapping[str, Any], body: bytes) -> tuple[int, int]:
-        """Return how many tokens may go into a call of an API and come out of it, all choices together."""
+    def most(
+        self, model: str | None, fields: Mapping[str, Any], body: bytes, limits: Iterable[str] = ("max_tokens",)
+    ) -> tuple[int, int]:
+        """Return how many tokens may go into a call and come out of it, all choices together.
+
+        `limits` is what its API calls the limit of an answer: of another API's name no engine takes notice.
+        """
         files = _FILES.findall(body) if b"base64" in body else []
         size = len(body) - sum(map(len, files))
         given, taken = -(-size // BYTES_PER_TOKEN) + TOKENS_PER_FILE * len(files), FIRST_ANSWER_TOKENS
@@ -341,12 +343,10 @@ class UsageSoFar:
             largest, taken = self._largest[model]
             if fields.get("previous_response_id") is not None:  # the conversation before it is not in the body
                 given = max(given, largest)
-        asked = next(
-            (value for name in _OUTPUT_LIMITS if isinstance(value := fields.get(name), int) and value >= 0), None
-        )
-        if asked is not None:
+        asked = [value for name in limits if isinstance(value := fields.get(name), int) and value >= 0]
+        if asked:
             prompts = fields.get("prompt")
             count = len(prompts) if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int) else 1
             choices = [value for name in ("n", "best_of") if isinstance(value := fields.get(name), int)]
-            taken = asked * count * max(1, *choices, 1)
+            taken = max(asked) * count * max(1, *choices, 1)
         return given, taken

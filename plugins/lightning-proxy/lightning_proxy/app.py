@@ -161,7 +161,8 @@ class App:
         route = call.route
         if call.dialect is None or route.fields is None:
             return NOTHING
-        given, taken = self._service.usage.most(route.target, route.fields, route.body)
+        limits = (call.dialect.names or {}).get("max_tokens", ("max_tokens",))
+        given, taken = self._service.usage.most(route.target, route.fields, route.body, limits)
         if not call.dialect.writes:
             taken = 0
         if not self._service.spending.limits_usd:

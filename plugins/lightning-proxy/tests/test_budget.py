@@ -15,6 +15,7 @@ import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.admit import Spending, UsageSoFar
 from lightning_proxy.answer import Answer, AnswerChoice
+from lightning_proxy.apis.chat import ChatDialect
 from lightning_proxy.call import Call, Outcome, Route
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, Serve, refused, status_of
@@ -81,7 +82,8 @@ async def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
         ({}, (10, 4096)),
         ({"max_tokens": 7}, (10, 7)),
         ({"max_completion_tokens": 7, "n": 3}, (10, 21)),
-        ({"max_output_tokens": 7}, (10, 7)),
+        ({"max_completion_tokens": 1, "max_tokens": 7}, (10, 7)),
+        ({"max_output_tokens": 7}, (10, 4096)),
         ({"max_tokens": 7, "prompt": ["a", "b"]}, (10, 14)),
         ({"max_tokens": 7, "prompt": [1, 2, 3]}, (10, 7)),
         ({"max_tokens": "7"}, (10, 4096)),
@@ -89,7 +91,8 @@ async def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
     ],
 )
 def test_the_reserve_of_a_call(fields: dict[str, Any], most: tuple[int, int]) -> None:
-    assert UsageSoFar().most("m", fields, b"x" * 30) == most
+    limits = ChatDialect.names["max_tokens"]
+    assert UsageSoFar().most("m", fields, b"x" * 30, limits) == most
 
 
 def test_what_a_model_answered_before_is_the_reserve_of_the_next_call() -> None:
