@@ -122,9 +122,10 @@ class _Relay:
         if call.is_stream and self._backends.has_answer(fields):  # in which clients would find no event
             raise Refused(502, "backend_garbage", f"{self._address} was asked for a stream, and answered in one piece")
         outcome.answer = self._backends.read(fields)
+        if outcome.answer.failure is not None:
+            body = self._replica.hide_keys_in(body)
         if not self._backends.has_answer(fields):  # an error, with the status of an answer
             outcome.status = _error_status(fields["error"])
-            body = self._replica.hide_keys_in(body)
             if self._conversion is not None:
                 message = self._replica.hide_keys(outcome.answer.failure or "")
                 body = self._error(outcome.status, message, "backend_error")
@@ -240,7 +241,8 @@ class _StreamRelay(_Relay):
             if self._conversion is not None:
                 left.append(self._converted(self._conversion, event, fields))
             elif fields is None or not added:
-                left.append(event.raw)
+                failed = self._assembler.failure is not None
+                left.append(self._replica.hide_keys_in(event.raw) if failed else event.raw)
             elif self._dialect.strip_event(fields, added):
                 left.append(event.with_fields(fields))
         self._keep_id(self._assembler.id)

@@ -1,5 +1,6 @@
 """No key is recorded, and no agent is told the backend's; what is not to be recorded is not in errors, either."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,6 +111,23 @@ async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(ser
     engine._chat_chunks = failing  # type: ignore[method-assign]
     assert await status_of(agent.chat(stream=True)) == 502
     assert (await agent.span()).status.description == "not with ***"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_key_is_in_no_answer_that_failed(serve: Serve, engine: FakeEngine, is_stream: bool) -> None:
+    agent = await serve(params={"headers": {"Authorization": f"Bearer {KEY}"}})
+    response = {"id": "r", "status": "failed", "output": [], "error": {"code": "server_error", "message": KEY}}
+    event = json.dumps({"type": "response.failed", "response": response})
+
+    async def fail(*_: Any) -> web.Response:
+        if is_stream:
+            return web.Response(text=f"event: response.failed\ndata: {event}\n\n", content_type="text/event-stream")
+        return web.json_response(response)
+
+    engine._fail = fail  # type: ignore[method-assign]
+    async with agent.post("/responses", input="x", stream=is_stream) as answered:
+        assert '"message": "***"' in await answered.text()
+    assert (await agent.span()).status.description == "***"
 
 
 @pytest.mark.parametrize(
