@@ -289,12 +289,12 @@ class Connection:
         try:
             error = from_json(payload)
             name, message = str(error["error"]), str(error["message"])
-        except (ValueError, TypeError, KeyError):
-            name = message = ""
+        except (ValueError, TypeError, KeyError):  # a gateway between, which may take smaller requests than the store
+            name, message = "InvalidRequest" if status == 413 else "", _shown(payload)
         if status in RETRIED_STATUSES:
-            return _OutOfReach(f"it answered {status}: {message or _shown(payload)}")
+            return _OutOfReach(f"it answered {status}: {message}")
         if status in (401, 403):
-            return AccessDenied(f"the store at {self.url} refuses: {message or _shown(payload)}")
+            return AccessDenied(f"the store at {self.url} refuses: {message}")
         if name in ERRORS:
             return ERRORS[name](message)
         if name:

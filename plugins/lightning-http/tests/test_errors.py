@@ -278,3 +278,23 @@ async def test_something_else_on_the_port_is_told_apart(status, content_type, te
             await call
     await client.aclose()
     await runner.cleanup()
+
+
+async def test_a_gateway_that_takes_smaller_requests_than_the_store_refuses_one_and_is_no_outage():
+    from aiohttp import web
+
+    async def gateway(_: web.Request) -> web.Response:
+        return web.Response(status=413, text="<html>413 Request Entity Too Large</html>", content_type="text/html")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", gateway)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    with pytest.raises(InvalidRequest, match="413 Request Entity Too Large"):
+        await client.add_many_spans([])
+    with pytest.raises(InvalidRequest, match="413 Request Entity Too Large"):
+        await client.enqueue_rollout("x")
+    await client.aclose()
+    await runner.cleanup()
