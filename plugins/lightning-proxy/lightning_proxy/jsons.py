@@ -1,28 +1,23 @@
-"""JSON, fast where it can be, and never refused for what the standard library takes."""
+"""JSON, never refused for what the standard library takes."""
 
 import json
 from typing import Any
 
-import orjson
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 
 def parse(data: bytes) -> Any:
-    """Read JSON. A whole number beyond 64 bits becomes a float.
+    """Read JSON.
 
     Raises:
         ValueError: When it is none.
     """
     try:
-        return orjson.loads(data)
-    except ValueError:
-        pass
-    try:
-        return from_json(data)  # NaN and infinity, which engines say of log-probabilities
+        return from_json(
+            data
+        )  # whole numbers of any size, and NaN and infinity, which engines say of log-probabilities
     except ValueError as exc:
-        if b"\\u" not in data:
-            raise
-        try:  # half of a surrogate pair, which an engine sends when it cuts a text between two tokens
+        try:  # what is deep, or half of a surrogate pair, which an engine sends when it cuts a text between two tokens
             return json.loads(data)
         except (ValueError, RecursionError):
             raise exc from None

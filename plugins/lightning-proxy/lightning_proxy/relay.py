@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_proxy.answer import failure_of
+from lightning_proxy.answer import failure_of, objects
 from lightning_proxy.apis import Assembler, Dialect
 from lightning_proxy.apis.base import Fields
 from lightning_proxy.apis.conversion import ChatStream
@@ -122,6 +122,8 @@ class _Relay:
         if call.is_stream and self._backends.has_answer(fields):  # in which clients would find no event
             raise Refused(502, "backend_garbage", f"{self._address} was asked for a stream, and answered in one piece")
         outcome.answer = self._backends.read(fields)
+        if (given_up := _given_up(fields)) is not None:
+            raise given_up
         if outcome.answer.failure is not None:
             body = self._replica.hide_keys_in(body)
         if not self._backends.has_answer(fields):  # an error, with the status of an answer
@@ -253,6 +255,8 @@ class _StreamRelay(_Relay):
         is_converted_end = assembler.is_ended and self._conversion is not None
         if assembler.failure is not None and not assembler.is_ended:  # in a form that clients may pass over
             return Refused(_error_status(assembler.error), "backend_error", self._replica.hide_keys(assembler.failure))
+        if fields is not None and (given_up := _given_up(fields)) is not None:
+            return given_up
         if fields is None and event.data and event.data != DONE:
             broken = f"sent an event that is not a JSON object: {self._shown(event.data)}"
         elif fields is not None and self._backends.is_garbage(fields):
@@ -282,6 +286,16 @@ class _StreamRelay(_Relay):
 
 def _bytes_of(events: Sequence[Fields]) -> bytes:
     return b"".join(ServerEvent(b"", event.get("type", ""), b"").with_fields(event) for event in events)
+
+
+def _given_up(fields: Fields) -> Refused | None:
+    """Return the error of an answer that the engine did not complete, because of new weights."""
+    if all(
+        choice.get("finish_reason") != "abort" for choice in objects(fields.get("choices"))
+    ):  # as vLLM and SGLang say
+        return None
+    message = "the engine gave the call up before its answer was complete; try again in a moment"
+    return Refused(503, "call_aborted", message, retry_after=1.0)
 
 
 def _error_status(error: object) -> int:

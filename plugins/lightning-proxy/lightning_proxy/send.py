@@ -157,6 +157,8 @@ class Sender:
             self._tell("lightning.parameter_ignored name", route.ignored, replica, "a field that chat does not have")
             # Once more, for an effort that is Anthropic's default, and so is left out.
             fields = self._models.with_params(route.target, CHAT, conversion.to_chat(asked))
+            if not fields.get("tools"):  # Codex chooses one of none when it compacts, which vLLM refuses
+                fields.pop("tool_choice", None)
             path, query, dialect = CHAT, "", DIALECTS[CHAT]
         if fields is not None and fields.get("model", replica.model) != replica.model:
             fields = {**fields, "model": replica.model}

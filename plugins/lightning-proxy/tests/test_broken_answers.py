@@ -213,6 +213,24 @@ async def test_a_converted_stream_without_a_finish_reason_is_an_error(
     await assert_broke(agent)
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages", "/responses"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_call_that_the_engine_gave_up_is_an_error(
+    serve: Serve, engine: FakeEngine, path: str, is_stream: bool
+) -> None:
+    agent = await serve(params={"chat_only": True})
+    choice = {"index": 0, "finish_reason": "abort", "message": {"content": "Par"}, "delta": {}}
+    answer = json.dumps({"id": "c", "choices": [choice]}).encode()
+    if is_stream:
+        answer_with(engine, GOOD["/chat/completions"], b"data: " + answer + b"\n\n", DONE)
+    else:
+        answer_with(engine, answer, kind="application/json")
+    async with agent.post(path, stream=is_stream, **ASKED.get(path, {"messages": []})) as response:
+        assert response.status == (200 if is_stream else 503)
+        assert "the engine gave the call up before its answer was complete" in await response.text()
+    await assert_broke(agent, "call_aborted")
+
+
 class Endless(FakeEngine):
     """Answers until its client goes away."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from chat_answers import chunks, message, messages, texts, whole
 from hypothesis import given, strategies
-from lightning_proxy.apis import CONVERTIBLE, Assembler
+from lightning_proxy.apis import CONVERTIBLE, DIALECTS, Assembler
 from lightning_proxy.request import Refused
 from lightning_proxy.sse import ServerEvent
 
@@ -201,6 +201,23 @@ def calling(index: int, arguments: str, **more: Any) -> dict[str, Any]:
     return delta(
         tool_calls=[{"index": index, "function": {"arguments": arguments, **more.pop("function", {})}, **more}]
     )
+
+
+def test_parallel_calls_of_one_index_are_told_apart_in_the_answer_and_in_its_record() -> None:
+    given_chunks = [calling(0, '{"a": 1}', id=f"c{n}", type="function", function={"name": "add"}) for n in (1, 2)]
+    conversion, assembler = MESSAGES.stream({}), Assembler(DIALECTS["/chat/completions"])
+    for chunk in given_chunks:
+        assembler.feed(ServerEvent(b"", "", b""), chunk)
+    events = [event for chunk in given_chunks for event in conversion.feed(chunk)]
+    begun = [event["content_block"]["id"] for event in events if event["type"] == "content_block_start"]
+    assert begun == [call["id"] for call in assembler.answer().choices[0].tool_calls] == ["c1", "c2"]
+
+
+def test_arguments_that_are_an_object_are_those_of_the_call() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    conversion = MESSAGES.stream({})
+    conversion.take(whole({"role": "assistant", "content": None, "tool_calls": [call]}))
+    assert conversion.answer()["content"][0]["input"] == {"a": 1}
 
 
 @pytest.mark.parametrize("amid", [{"content": "\n"}, {"reasoning_content": "hm"}])

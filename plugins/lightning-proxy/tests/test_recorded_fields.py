@@ -52,6 +52,12 @@ def test_how_an_answer_is_asked_for_is_recorded(path: str, asked: dict[str, Any]
     assert hidden["gen_ai.request.structured_output_schema"] == '"***"'
 
 
+def test_what_an_agent_gives_for_a_server_of_tools_is_not_recorded() -> None:
+    server = {"type": "mcp", "server_label": "gh", "authorization": "oauth-1", "headers": {"Authorization": "Bearer x"}}
+    (recorded,) = texts(record("/responses", {"tools": [server], "input": "x"}), "tool.definitions")
+    assert recorded == {**server, "authorization": "***", "headers": {"Authorization": "***"}}
+
+
 def test_what_the_backend_keeps_is_named() -> None:
     prompt = {"id": "pmpt_1", "version": "2", "variables": {"city": "Rome"}}
     search = {"type": "file_search", "vector_store_ids": ["vs_1"]}

@@ -199,11 +199,11 @@ def merge_usage(answer: Fields, usage: Any) -> None:
         answer["usage"] = {**known, **{name: count for name, count in usage.items() if count is not None}}
 
 
-def item_at(items: list[Fields], index: Any) -> Fields:
-    """Return the item of a list that has this `index`; a new one where none has it, or there is no index."""
+def item_at(items: list[Fields], index: Any, new_id: Any = None) -> Fields:
+    """Return the last item that has this `index`; a new one where none has it with this id, or there is no index."""
     if isinstance(index, int):
-        for item in items:
-            if item.get("index") == index:
+        for item in reversed(items):
+            if item.get("index") == index and (not new_id or item.get("id") in (None, new_id)):
                 return item
     items.append({"index": index} if isinstance(index, int) else {})
     return items[-1]

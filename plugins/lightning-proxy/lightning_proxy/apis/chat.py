@@ -142,8 +142,9 @@ class ChatDialect(_TokensDialect):
             elif name == "function_call":
                 _merge_call(message.setdefault(name, {}), piece)
             elif name == "tool_calls":
-                for call in objects(piece):
-                    _merge_call(item_at(message.setdefault(name, []), call.get("index")), call)
+                for call in objects(piece):  # some engines give all parallel calls one index
+                    new_id = call.get("id") if mapping(call.get("function")).get("name") else None
+                    _merge_call(item_at(message.setdefault(name, []), call.get("index"), new_id), call)
 
     def messages(self, request: Fields) -> list[Fields]:
         return input_messages(request.get("messages"))

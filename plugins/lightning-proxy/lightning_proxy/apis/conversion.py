@@ -256,9 +256,6 @@ class ChatAnswer:
         for choice in objects(chunk.get("choices"))[:1]:
             steps += self._read_message(mapping(choice.get("delta")) or mapping(choice.get("message")))
             self.finish_reason = text_of(choice.get("finish_reason")) or self.finish_reason
-            if self.finish_reason == "abort":  # vLLM's and SGLang's word, for new weights
-                message = "the engine gave the call up before its answer was complete; try again in a moment"
-                raise Refused(503, "call_aborted", message, retry_after=1.0)
             self.stop_sequence = text_of(choice.get("stop_reason")) or self.stop_sequence
         return steps
 
@@ -303,7 +300,8 @@ class ChatAnswer:
                 raise Refused(502, NOT_CONVERTIBLE, f"the engine calls a tool without a function's name: {call!r:.200}")
             self._calls[index] = call_id or f"call_{secrets.token_hex(12)}"
             steps = self._begin("call", index, self._calls[index], name)
-        if arguments := text_of(function.get("arguments")):
+        arguments = function.get("arguments")
+        if arguments := text(arguments) if isinstance(arguments, dict) else text_of(arguments):
             if self._open != ("call", index):
                 raise Refused(502, NOT_CONVERTIBLE, "the engine goes on with a tool call after it began another one")
             steps += self._add("call", index, arguments)
@@ -436,7 +434,7 @@ class ConvertibleDialect(Dialect):
             return fields, []
         dropped = [str(tool["type"]) for tool in tools if tool not in kept]
         fields = {**fields, "tools": kept}
-        if not kept or mapping(fields.get("tool_choice")).get("type") in dropped:
+        if mapping(fields.get("tool_choice")).get("type") in dropped:
             fields.pop("tool_choice", None)
         return fields, dropped
 

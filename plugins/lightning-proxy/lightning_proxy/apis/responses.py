@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from typing import Any, ClassVar
 
+from lightning_core.secrets import hide_keys_in
 from lightning_proxy.answer import (
     Answer,
     choice_of,
@@ -157,7 +158,9 @@ class ResponsesDialect(ConvertibleDialect):
 
     def tools(self, request: Fields) -> list[Any]:
         return [
-            function_definition(tool, tool.get("parameters")) if tool.get("type") == "function" else tool
+            function_definition(tool, tool.get("parameters"))
+            if tool.get("type") == "function"
+            else hide_keys_in(tool, "headers")
             for tool in objects(request.get("tools"))
         ]
 
