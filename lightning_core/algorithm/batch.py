@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.errors import AgentTimeout, AlgorithmError, InvalidTransition, NoRewards, NotFound
+from lightning_core.errors import AgentTimeout, AlgorithmError, InvalidRequest, InvalidTransition, NoRewards, NotFound
 from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.store.records import digest_of
@@ -230,8 +230,9 @@ async def continued(store: LightningStore, name: str, *, of: Any) -> AsyncIterat
     """Give the key of a piece of work, for the `request_id` of all that it asks of the store.
 
     Where the same work was begun in this run and was killed, cancelled or ended by a fault, such as of the store, that
-    is the key it had: what it asked for is there already. Work that came to its end is begun anew, and so is work that
-    ended in an `AlgorithmError`, as where no rollout gave a reward, or in `NotFound`, where it was deleted.
+    is the key it had: what it asked for is there already. Work that came to its end is begun anew. Where it ended in an
+    `AlgorithmError`, as where no rollout gave a reward, in `NotFound`, where it was deleted, or in `InvalidRequest`,
+    where it was changed, the key has a `+` more: all is asked anew, and what the key without it names is gone on with.
 
     Args:
         store: Where the key is kept.
@@ -244,7 +245,7 @@ async def continued(store: LightningStore, name: str, *, of: Any) -> AsyncIterat
         await store.save_state(name, state)
     try:
         yield state["key"]
-    except (AlgorithmError, NotFound):
-        await store.save_state(name, {**state, "ended": True})
+    except (AlgorithmError, InvalidRequest, NotFound):
+        await store.save_state(name, {**state, "key": f"{state['key']}+"})
         raise
     await store.save_state(name, {**state, "ended": True})

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 
 from lightning_core.algorithm.batch import continued
-from lightning_core.errors import NoRewards, NotFound, StoreUnavailable
+from lightning_core.errors import InvalidRequest, NoRewards, NotFound, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
 
 
@@ -25,12 +25,16 @@ async def test_work_that_was_cut_off_is_continued_under_its_key(store: InMemoryL
     assert await key_of(store) == first
 
 
-@pytest.mark.parametrize("error", [None, NoRewards("not one"), NotFound("no rollout ro-1")])
+@pytest.mark.parametrize(
+    "error", [None, NoRewards("not one"), NotFound("no rollout ro-1"), InvalidRequest("other arguments")]
+)
 async def test_work_that_came_to_its_end_or_failed_is_begun_anew(
     store: InMemoryLightningStore, error: Exception | None
 ):
     first = await key_of(store, raises=error)
-    assert await key_of(store) != first
+    second = await key_of(store)
+    assert second != first
+    assert second.startswith(first) == (error is not None), "what is kept by the key is gone on with after a failure"
 
 
 async def test_other_work_has_another_key(store: InMemoryLightningStore):

@@ -141,7 +141,7 @@ class GRPO(Algorithm):
         work = {"options": self._digest, "train": len(data["train"]), "val": len(data["val"])}
         async with continued(self.get_store(), "grpo", of=work) as key:
             policy = await asyncio.to_thread(self._load)
-            folder = checkpoints_of(self, key, otherwise=Path("checkpoints"))
+            folder = checkpoints_of(self, key.rstrip("+"), otherwise=Path("checkpoints"))
             async with Training(self, policy, options=self.options, data=data, key=key, folder=folder) as training:
                 await training.run()
 

@@ -57,7 +57,9 @@ class Training(Serving):
         key: str,
         folder: Path,
     ) -> None:
-        super().__init__(algorithm, policy, options=options, key=key, folder=folder)
+        # What was measured before a failure is still that of the model.
+        super().__init__(algorithm, policy, options=options, key=key.rstrip("+"), folder=folder)
+        self._work = key
         self._data = data
         self._best: Best | None = None
         self._metrics: dict[str, float] = {}
@@ -135,7 +137,7 @@ class Training(Serving):
             step=step,
             resources_id=resources_id,
             config=self._algorithm.get_rollout_config(),
-            key=self._key,
+            key=self._work,
             name=str(step),
         )
         ended = await read_all(

@@ -27,6 +27,8 @@ from lightning_core.runs.folder import runs_in
 @rollout
 def agent(task: dict[str, Any], llm: LLM) -> float:
     """Do what the agent of the check does, and write down that it did."""
+    if Path("outage").exists():
+        raise ConnectionError("what it needs is away")
     reward = say_letters(task, llm)
     with Path(os.environ["AGENT_LOG"]).open("a") as log:
         log.write(f"{task['number']}\n")
@@ -47,7 +49,9 @@ class Told(GRPO):
         is_last = more.get("step") is not None and more["step"] == self.end_at
         if not (is_last and self.end_unwritten):
             super().report(metrics, **more)
-        if is_last:
+        if is_last and self.end_by == "outage":
+            Path("outage").touch()
+        elif is_last:
             os.kill(os.getpid(), signal.Signals[self.end_by])
 
 
@@ -56,7 +60,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("options", nargs="?", default="{}")
     parser.add_argument("--end-at", type=int)
-    parser.add_argument("--end-by", choices=("SIGINT", "SIGKILL"))
+    parser.add_argument("--end-by", choices=("SIGINT", "SIGKILL", "outage"))
     parser.add_argument("--unwritten", action="store_true", help="end before the last report is written")
     parser.add_argument("--val-tasks", type=int, default=0)
     parser.add_argument("--test-tasks", type=int, default=0)

@@ -17,7 +17,6 @@ from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
-from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, samples_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.config import Settings, check_settings, load_settings
@@ -26,9 +25,6 @@ from lightning_verl.serving import Serving
 from lightning_verl.training import Training
 
 logger = logging.getLogger(__name__)
-
-_CHECKPOINTS = "verl/checkpoints"
-"""Under which the store has the folder of the checkpoints of work that has not succeeded yet."""
 
 
 class VERL(Algorithm):
@@ -94,7 +90,7 @@ class VERL(Algorithm):
         )
         work = work_of(settings, n_train=len(train), n_val=len(val))
         async with continued(store, "verl", of=work) as key:
-            folder = await checkpoint_folder(store, key, of=work)
+            folder = key.rstrip("+")  # what was learned before a failure is not to be learned again
             bridge, budget = Bridge(asyncio.get_running_loop()), self.get_budget()
             serving = Serving(
                 store,
@@ -135,7 +131,6 @@ class VERL(Algorithm):
                 bridge.stop()
                 await manager.aclose()
                 await serving.stop()
-            await store.save_state(_CHECKPOINTS, None)
 
     def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""
@@ -163,23 +158,6 @@ def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:
         n_val: How many to validate on.
     """
     return {"config": _digest(settings), "train": n_train, "val": n_val}
-
-
-async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
-    """Return the name of the folder that this work keeps its checkpoints in, until it has succeeded.
-
-    Unlike the names of its requests, it outlives an `AlgorithmError`: what was learned is not to be learned again.
-
-    Args:
-        store: Where the name is kept.
-        key: The name of a new one.
-        of: Which work it is. Another one has another folder.
-    """
-    kept = await store.load_state(_CHECKPOINTS)
-    if not isinstance(kept, dict) or kept["of"] != of:
-        kept = {"of": of, "folder": key}
-        await store.save_state(_CHECKPOINTS, kept)
-    return str(kept["folder"])
 
 
 def _daemon_class(given: type | str | None) -> type[RolloutManager]:

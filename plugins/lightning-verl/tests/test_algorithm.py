@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lightning_proxy import RemoteProxy
 from lightning_verl import PPO, VERL, config as settings
-from lightning_verl.algorithm import checkpoint_folder, work_of
+from lightning_verl.algorithm import work_of
 from lightning_verl.config import load_settings
 from lightning_verl.training import Training
 from toy_policy import policy
@@ -49,13 +49,6 @@ def refusal(config: dict[str, object]) -> str:
     assert kind == "ConfigError"
     assert heavy == []
     return str(message)
-
-
-async def test_checkpoints_outlive_a_failure_but_not_other_work() -> None:
-    store = InMemoryLightningStore()
-    assert await checkpoint_folder(store, "first", of={"config": "a"}) == "first"
-    assert await checkpoint_folder(store, "after a failure", of={"config": "a"}) == "first"
-    assert await checkpoint_folder(store, "other", of={"config": "b"}) == "other"
 
 
 def work(*config: str) -> dict[str, object]:
