@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,6 +136,7 @@ class GRPO(Algorithm):
         self._check(len(data["train"]))
         from lightning_tokens.learning.rollouts import cancel_unfinished
 
+        await asyncio.to_thread(importlib.import_module, "lightning_grpo.training")  # torch takes seconds
         from lightning_grpo.training import Training
 
         await cancel_unfinished(self.get_store())  # before the model is loaded: runners would try them meanwhile
@@ -169,6 +171,13 @@ class GRPO(Algorithm):
 
     def _check(self, n_train: int) -> None:
         """Refuse what cannot work, before the model is loaded."""
+        least = self.options.validate_every - 2
+        keep = None if self._trainer is None else self.get_trainer().keep_spans
+        if keep is not None and keep < least:
+            raise ConfigError(
+                f"keep_spans is {keep}; the steps since the last checkpoint are learned again after a kill, from their "
+                f"spans: keep those of {least} or more, or make validate_every smaller"
+            )
         if n_train < self.options.batch_size:
             raise ConfigError(
                 f"batch_size is {self.options.batch_size}, and train_dataset has {n_train} tasks; give more, or a "

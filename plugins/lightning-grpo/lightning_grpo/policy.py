@@ -155,10 +155,10 @@ class Policy:
         self.optimizer.zero_grad()
         return norm
 
-    def begin(self, version: int) -> None:
-        """Say how many steps it has learned from: what it samples then depends on that, and on nothing before."""
+    def begin(self, version: int, more: int = 0) -> None:
+        """Say how many steps it has learned from: what it samples then depends on these, and on nothing before."""
         self.version = version
-        self.generator.begin(version)
+        self.generator.begin(version, more)
 
     def rest(self) -> None:
         """Return when no other thread uses it."""

@@ -15,6 +15,7 @@ from lightning_tokens.learning.outcomes import EndedRollout
 from lightning_tokens.learning.rollouts import enqueue, mean_reward, read_all, require_rewards, require_rows
 
 from lightning_core.algorithm import Algorithm
+from lightning_core.runs.standing import MIN_SHARED
 from lightning_core.types import NamedResources, RolloutMode
 from lightning_grpo.options import TrainingOptions
 from lightning_grpo.policy import Policy
@@ -30,7 +31,8 @@ class Best(NamedTuple):
     """The weights that are best by validation; without one, those saved last."""
 
     step: int
-    reward: float | None
+    rewards: dict[int, float]
+    """Of each validation sample that has one."""
     model: str
     """The folder, or the model that the training began with."""
 
@@ -72,11 +74,11 @@ class Training(Serving):
         self._folder.mkdir(parents=True, exist_ok=True)
         if (state := self._folder / _STATE).exists():
             record = await asyncio.to_thread(self._policy.load_state, state)
-            step, reward, _ = record["best"]
-            self._best = Best(step, reward, self._model_of(step))  # the folder may have been moved
+            step, rewards, _ = record["best"]
+            self._best = Best(step, rewards, self._model_of(step))  # the folder may have been moved
             self._metrics = record["metrics"]
-        else:
-            self._policy.begin(0)
+        begun = (await self._store.query_rollouts(limit=0)).total
+        self._policy.begin(self._policy.version, begun)  # of a group that a kill cut short no answer is sampled twice
         initial, _ = await self.serve(self._options.model)
         self._algorithm.set_initial_resources(initial)
         if self._best is not None:
@@ -205,8 +207,12 @@ class Training(Serving):
         model = self._model_of(step)
         resources, ended = await self._measure("val", model)
         metrics = validation_metrics(ended, tasks=range(len(ended)))
-        if self._best is None or self._best.reward is None or metrics["val/reward"] > self._best.reward:
-            await self._keep_best(Best(step, metrics["val/reward"], model), resources)
+        rewards = {task: each.reward for task, each in enumerate(ended) if each.reward is not None}
+        before = {} if self._best is None else self._best.rewards
+        shared = rewards.keys() & before.keys()  # to lose the hard ones gains nothing
+        is_compared = len(shared) >= MIN_SHARED * len(before)
+        if (is_compared and sum(rewards[each] - before[each] for each in shared) > 0) or not before:
+            await self._keep_best(Best(step, rewards, model), resources)
         return metrics
 
     async def _test(self, model: str) -> float:
@@ -232,7 +238,7 @@ class Training(Serving):
         if not self._data["val"]:
             model = self._model_of(step)
             resources, _ = await self.serve(model)
-            await self._keep_best(Best(step, None, model), resources)
+            await self._keep_best(Best(step, {}, model), resources)
         assert self._best is not None
         more = {"best": tuple(self._best), "metrics": {name: float(value) for name, value in self._metrics.items()}}
         await asyncio.to_thread(self._policy.save_state, self._folder / _STATE, **more)

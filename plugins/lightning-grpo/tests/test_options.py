@@ -146,6 +146,31 @@ async def test_the_calls_of_the_best_weights_say_the_step_that_made_them(
     assert found == {**first, ("val", 2): {"2"}, ("test", 1): {"1"}}
 
 
+@rollout
+def all_but_one_fail_after_a_step(task: dict[str, Any], llm: LLM) -> float:
+    reward = say_letters(task, llm)
+    if task["number"] > 100 and "step-" in llm.model:
+        raise ValueError("the answer is not what it has to be")
+    return (0.9 if "step-" in llm.model else 0.5) if task["number"] >= 100 else reward
+
+
+async def test_weights_that_lose_the_hard_samples_are_not_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    algorithm = GRPO(str(make_tiny_model(tmp_path / "model")), steps=1, batch_size=2, group_size=2, max_tokens=160)
+    fit = Trainer(algorithm=algorithm, n_runners=4).fit_async
+    result = await fit(all_but_one_fail_after_a_step, letter_tasks(0, 4), val_dataset=letter_tasks(100, 104))
+    assert result.metrics["val/reward"] == 0.9
+    assert result.best_resources == result.initial_resources
+
+
+async def test_spans_that_a_resumed_run_learns_from_are_kept(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm=GRPO(str(make_tiny_model(tmp_path)), validate_every=6, steps=1), keep_spans=3)
+    with pytest.raises(ConfigError, match=r"keep_spans is 3; .* keep those of 4 or more, or make validate_every"):
+        await trainer.fit_async(first_step_is_best, letter_tasks(0, 8))
+
+
 async def test_a_run_of_one_name_is_not_gone_on_with_by_the_other(tmp_path: Path) -> None:
     store = InMemoryLightningStore()
     keys = []

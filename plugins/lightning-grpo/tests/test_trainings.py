@@ -91,7 +91,9 @@ def test_a_run_whose_folder_was_moved_keeps_its_best_weights(model: str, tmp_pat
     train(model, options, *more, "--end-at", "3", "--end-by", "SIGKILL", cwd=tmp_path)
     (file,) = tmp_path.glob("runs/*/checkpoints/*/state.pt")
     state = torch.load(file, weights_only=True)
-    torch.save({**state, "best": (2, 2.0, str(file.with_name("step-2")))}, file)  # no later one is better
+    torch.save(
+        {**state, "best": (2, dict.fromkeys(range(3), 2.0), str(file.with_name("step-2")))}, file
+    )  # no later one is better
     shutil.copytree(model, file.with_name("step-2"), dirs_exist_ok=True)
     (tmp_path / "runs").rename(tmp_path / "moved")
     _, _, end = train(model, options, *more, "--run", str(tmp_path / "moved"), cwd=tmp_path)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 from lightning_core.errors import InvalidRequest, StoreError, StoreFull
@@ -15,6 +16,7 @@ TRIES = 20
 _WAL_HEADER_BYTES = 32
 
 _descriptors: dict[tuple[int, int], int] = {}
+_reading = threading.Lock()
 
 
 def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -40,6 +42,7 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
         for _ in range(TRIES):
             before = _generation(source, log)
             with (
+                _reading,  # one place in the file for all of a process
                 open(_descriptor(source), "rb", closefd=False) as reader,
                 open(target, "wb", opener=_private) as writer,
             ):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_copies_of_a_store_that_another_process_writes_to_are_whole(path: Path, 
                 tmp_path / f"copy-{number}.db"
             )
         writer.kill()
+
+
+def test_copies_at_one_time_are_whole(path: Path, tmp_path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    ids = {asyncio.run(store.enqueue_rollout("a" * 100_000)).rollout_id for _ in range(50)}
+    asyncio.run(store.aclose())
+    copies = [tmp_path / f"copy-{number}.db" for number in range(8)]
+    with ThreadPoolExecutor(len(copies)) as pool:
+        list(pool.map(SqliteLightningStore.copy_file, [path] * len(copies), copies))
+    assert [rollouts(copy) for copy in copies] == [ids] * len(copies)
 
 
 def test_a_log_that_begins_anew_meanwhile_is_copied_again(

@@ -82,9 +82,9 @@ class Generator:
             self.model.tie_weights()
         self.begin(version)
 
-    def begin(self, version: int | None) -> None:
-        """Sample from a new beginning, which is the same for the same version of the weights."""
-        torch.manual_seed(self._seed + _SEEDS * (version or 0))
+    def begin(self, version: int | None, more: int = 0) -> None:
+        """Sample from a new beginning, which is the same for the same version of the weights, and the same `more`."""
+        torch.manual_seed(self._seed + _SEEDS * (version or 0) + more)
 
     def fingerprint(self) -> str:
         """Return a digest of the weights: the same for the same ones."""
