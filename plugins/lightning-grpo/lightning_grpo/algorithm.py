@@ -16,15 +16,7 @@ from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.registry import check_options
 from lightning_core.types import Dataset, RolloutMode, samples_of
-from lightning_grpo.options import (
-    Advantage,
-    Loss,
-    NonNegative,
-    Positive,
-    TrainingOptions,
-    clip_range,
-    learning_options,
-)
+from lightning_grpo.options import Advantage, Loss, NonNegative, Positive, TrainingOptions, clip_range, learning_options
 
 if TYPE_CHECKING:
     from lightning_grpo.policy import Policy

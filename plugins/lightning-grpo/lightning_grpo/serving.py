@@ -56,13 +56,7 @@ class Serving(PolicyProxy):
     """
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        policy: Policy,
-        *,
-        options: TrainingOptions,
-        key: str,
-        folder: Path,
+        self, algorithm: Algorithm, policy: Policy, *, options: TrainingOptions, key: str, folder: Path
     ) -> None:
         super().__init__(
             algorithm.get_store(),
@@ -82,10 +76,7 @@ class Serving(PolicyProxy):
         if options.generator != "module":
             self._server = VllmGenerator(options.generator, policy, options=options, folder=folder / "served")
         self._backend = TokensBackend(
-            PolicyEngine(
-                self._server or self._batcher,
-                max_context_tokens=min(options.max_tokens, policy.context),
-            ),
+            PolicyEngine(self._server or self._batcher, max_context_tokens=min(options.max_tokens, policy.context)),
             policy.tokenizer,
             reasoning=reasoning_marks(policy.tokenizer),
             loop=asyncio.get_running_loop(),

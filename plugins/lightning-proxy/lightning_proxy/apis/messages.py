@@ -412,10 +412,7 @@ class _MessagesStream(ChatStream):
         return [*signed, {"type": "content_block_stop", "index": block.index}]
 
     def end(self) -> list[Fields]:
-        return [
-            {"type": "message_delta", "delta": self._ending(), "usage": self._usage()},
-            {"type": "message_stop"},
-        ]
+        return [{"type": "message_delta", "delta": self._ending(), "usage": self._usage()}, {"type": "message_stop"}]
 
     def answer(self) -> Fields:
         content = [_content_block(block) for block in self.read.blocks]

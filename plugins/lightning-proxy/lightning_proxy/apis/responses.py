@@ -287,10 +287,7 @@ _DELTAS = {
     "response.reasoning_summary_text.delta": ("reasoning", "summary", "summary_text", "text"),
 }
 """Of each event that brings a piece of a text: the item, its list, the part in that, and the text's name there."""
-_ARGUMENTS = {
-    "response.function_call_arguments.delta": "arguments",
-    "response.custom_tool_call_input.delta": "input",
-}
+_ARGUMENTS = {"response.function_call_arguments.delta": "arguments", "response.custom_tool_call_input.delta": "input"}
 
 
 # From items to chat
