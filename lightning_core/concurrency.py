@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from lightning_core.errors import AgentError, StoreUnavailable
+from lightning_core.errors import AgentError, Fault, StoreUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,6 +141,9 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
 
     Returns:
         A future of this loop with its result.
+
+    Raises:
+        Fault: When the machine has no thread left.
     """
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # what waits for it may be cancelled, and the thread goes on
@@ -155,7 +158,10 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as exc:
+        raise Fault(f"the {name} has no thread: {exc}") from exc
     return asyncio.wrap_future(future)
 
 

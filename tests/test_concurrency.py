@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lightning_core.concurrency import Batcher, EventLoopThread
-from lightning_core.errors import StoreUnavailable
+from lightning_core.concurrency import Batcher, EventLoopThread, in_daemon_thread
+from lightning_core.errors import Fault, StoreUnavailable
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -25,6 +25,15 @@ async def test_coroutines_run_in_the_thread_until_it_is_stopped() -> None:
     assert waiting.cancelled()
     with pytest.raises(RuntimeError):
         thread.submit(name_of_thread())
+
+
+async def test_a_machine_without_threads_is_no_failure_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(Fault, match="the agent has no thread: can't start new thread"):
+        in_daemon_thread(dict, name="agent")
 
 
 @pytest.mark.parametrize("is_well", [True, False])

@@ -133,7 +133,7 @@ def test_rows_that_cannot_be_guessed_are_an_error_before_anything_starts(tmp_pat
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "2 + 3?", "answer": 5}\n{"question": "5 + 5?", "answer": "#### 10"}\n{"text": ""}\n')
     printed = run(HERE / "train_service.py", "--data", str(rows), "--runs-dir=.", runs=tmp_path, status=1)
-    assert "rows.jsonl needs two rows whose answer is '#### ' and one digit" in printed
+    assert "rows.jsonl needs 16 rows whose answer is '#### ' and one digit" in printed
     assert "Traceback" not in printed
 
 

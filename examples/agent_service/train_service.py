@@ -23,6 +23,7 @@ from agent_client import MAX_TURNS, solve
 from agent_service import MODEL, read_number
 
 from lightning_core import Trainer
+from lightning_core.cli.options import runs_root
 from lightning_core.config.datasets import Hub, load_dataset
 from lightning_core.errors import LightningError
 from lightning_core.types import RolloutConfig, samples_of
@@ -88,8 +89,8 @@ def main() -> int:
     given = arguments()
     rows = samples_of(load_dataset(given.data or HUB, Path.cwd()))
     rows = [row for row in rows if len(read_number(str(row.get("answer")))) == 1]  # others would never be guessed
-    if len(rows) < 2:
-        raise LightningError(f"{given.data or HUB.name} needs two rows whose answer is '#### ' and one digit")
+    if len(rows) < 2 * BATCH:
+        raise LightningError(f"{given.data or HUB.name} needs {2 * BATCH} rows whose answer is '#### ' and one digit")
     random.Random(given.seed).shuffle(rows)
     test, train = rows[: len(rows) // 2][:100], rows[len(rows) // 2 :]
     print(f"{len(train)} rows of GSM8K to train on, {len(test)} held out; at most {MAX_TURNS} turns", flush=True)
@@ -110,7 +111,7 @@ def main() -> int:
                 "attribution_header": "trace_id",
                 "models": [{"model_name": model.name, "aliases": [MODEL]}],
             },
-            run_dir=given.runs_dir,
+            run_dir=runs_root(given.runs_dir),
             n_runners=BATCH * GROUP // 2,
             rollout_config=RolloutConfig(timeout_seconds=300),
             hooks=Steps(),
@@ -118,7 +119,7 @@ def main() -> int:
         result = trainer.fit(solve, train, test_dataset=test)
     if result.status != "succeeded" or result.comparison is None:
         print(f"the run ended as {result.status}")
-        return 1
+        return 130 if result.status == "interrupted" else 1
     print(f"held-out rows, before: {result.comparison.before}")
     print(f"held-out rows, after:  {result.comparison.after}")
     print(f"row by row:            {result.comparison.difference}")
@@ -132,7 +133,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of the training (default: 12)")
     parser.add_argument("--teaching-steps", type=int, default=150, help="before it (default: 150)")
     parser.add_argument("--seed", type=int, default=0, help="of the rows, the model and what it draws (default: 0)")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)")
+    parser.add_argument("--runs-dir", type=Path, help="the folder of all runs, instead of AGL_RUNS_DIR or ./runs")
     return parser.parse_args()
 
 

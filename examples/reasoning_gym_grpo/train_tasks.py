@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import re
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ def main() -> None:
                 n_runners=64,
             )
             result = trainer.fit(paid, train, val_dataset=val, test_dataset=test)
+            if result.status != "succeeded":
+                sys.exit(130 if result.status == "interrupted" else 1)
             print(f"{task}, seed {given.seed}, rewarded by {name}")
             assert trainer.recording is not None  # it has a run_dir
             for step, found in read_metrics(trainer.recording.folder.metrics_file):

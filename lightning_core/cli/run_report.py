@@ -143,7 +143,10 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
         more += "" if result is None else more_budget(result.budget, origin.config)
         console.print()
-        console.print(f"go on with it: agl resume {folder.run_id}{more}")
+        if origin.config_file is None:
+            console.print(f"go on with it in its program: Trainer(run_dir=RunFolder({str(folder.path)!r}), ...)")
+        else:
+            console.print(f"go on with it: agl resume {folder.run_id}{more}")
 
 
 def print_runs(runs: Sequence[LoadedRun]) -> None:

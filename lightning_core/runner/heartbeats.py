@@ -289,13 +289,7 @@ class Heartbeats:
         interval_seconds: The longest time between two of them; 0 for none.
     """
 
-    def __init__(
-        self,
-        worker_id: str,
-        store: LightningStore,
-        *,
-        interval_seconds: float,
-    ) -> None:
+    def __init__(self, worker_id: str, store: LightningStore, *, interval_seconds: float) -> None:
         self.worker_id = worker_id
         self._assignments: dict[str, Assignment] = {}
         self._hurry: Callable[[], object] | None = None  # lets `_beat_on` compute its pause anew
@@ -378,11 +372,7 @@ class Heartbeats:
                 self._hurry = None
 
     async def _beat(self, timeout_seconds: float) -> None:
-        stats = {
-            **system_snapshot(),
-            "abandoned_agents": self._abandoned_agents,
-            "dropped_spans": self._dropped_spans,
-        }
+        stats = {**system_snapshot(), "abandoned_agents": self._abandoned_agents, "dropped_spans": self._dropped_spans}
         try:
             async with asyncio.timeout(timeout_seconds):
                 assignments = tuple(self._assignments.values())

@@ -12,15 +12,7 @@ from lightning_core.algorithm.batch import continued, is_kept_back, reward_of, s
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference, without_interval
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.store import LightningStore
-from lightning_core.types import (
-    Dataset,
-    NamedResources,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    sample_key,
-    samples_of,
-)
+from lightning_core.types import Dataset, NamedResources, Rollout, RolloutConfig, RolloutMode, sample_key, samples_of
 
 logger = logging.getLogger(__name__)
 
