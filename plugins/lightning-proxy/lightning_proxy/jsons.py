@@ -13,9 +13,7 @@ def parse(data: bytes) -> Any:
         ValueError: When it is none.
     """
     try:
-        return from_json(
-            data
-        )  # whole numbers of any size, and NaN and infinity, which engines say of log-probabilities
+        return from_json(data)  # NaN, too, which engines say of log-probabilities
     except ValueError as exc:
         try:  # what is deep, or half of a surrogate pair, which an engine sends when it cuts a text between two tokens
             return json.loads(data)

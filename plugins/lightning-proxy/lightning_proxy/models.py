@@ -160,8 +160,8 @@ def _keys(options: Mapping[str, Any]) -> list[str]:
         key = f"{VARIABLE}OPENAI_API_KEY"
     given = [each for each in (key, *(headers or {}).values()) if isinstance(each, str)]
     values = [os.environ.get(each.removeprefix(VARIABLE), "") if each.startswith(VARIABLE) else each for each in given]
-    # Of `Bearer KEY` providers repeat the key alone.
-    return [key for value in values if len(key := value.rpartition(" ")[2]) >= _SHORTEST_KEY]
+    keys = [value.removeprefix("Bearer ") for value in values]  # providers repeat the key alone
+    return [key for key in keys if len(key) >= _SHORTEST_KEY]
 
 
 def _prices(where: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -289,10 +289,8 @@ def _bytes_of(events: Sequence[Fields]) -> bytes:
 
 
 def _given_up(fields: Fields) -> Refused | None:
-    """Return the error of an answer that the engine did not complete, because of new weights."""
-    if all(
-        choice.get("finish_reason") != "abort" for choice in objects(fields.get("choices"))
-    ):  # as vLLM and SGLang say
+    """Return the error of an answer that vLLM or SGLang did not complete, because of new weights."""
+    if all(choice.get("finish_reason") != "abort" for choice in objects(fields.get("choices"))):
         return None
     message = "the engine gave the call up before its answer was complete; try again in a moment"
     return Refused(503, "call_aborted", message, retry_after=1.0)
