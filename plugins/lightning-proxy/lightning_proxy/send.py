@@ -14,6 +14,7 @@ from lightning_core.runner.clients import asked_seconds
 from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
 from lightning_proxy.admit import Limiter
+from lightning_proxy.answer import mapping
 from lightning_proxy.apis import DIALECTS, ConvertibleDialect, Dialect
 from lightning_proxy.apis.chat import CHAT
 from lightning_proxy.backend import (
@@ -155,8 +156,11 @@ class Sender:
             asked, route.ignored = conversion.without_hints(asked)
             self._tell("lightning.tool_dropped type", route.dropped_tools, replica, "a tool that a provider runs")
             self._tell("lightning.parameter_ignored name", route.ignored, replica, "a field that chat does not have")
-            # Once more, for an effort that is Anthropic's default, and so is left out.
+            # Once more, for an effort that is Anthropic's default, and so is left out; what an agent says stays.
             fields = self._models.with_params(route.target, CHAT, conversion.to_chat(asked))
+            effort = mapping(asked.get("output_config")).get("effort")
+            if effort is not None and "reasoning_effort" in fields:
+                fields["reasoning_effort"] = effort
             if not fields.get("tools"):  # Codex chooses one of none when it compacts, which vLLM refuses
                 fields.pop("tool_choice", None)
             path, query, dialect = CHAT, "", DIALECTS[CHAT]

@@ -100,6 +100,14 @@ async def test_forced_parameters_have_the_names_of_the_api_that_is_asked(
     assert (await agent.span()).attributes["gen_ai.request.reasoning_effort"] == effort
 
 
+async def test_an_effort_that_the_agent_says_is_no_default(start: Any, engine: FakeEngine) -> None:
+    default = {"reasoning_effort": "low"}
+    agent = await start({"model_name": "small", "default_params": default}, params={"chat_only": True})
+    for more in ({}, {"output_config": {"effort": "high"}}):
+        assert await status_of(agent.post("/messages", messages=USER, max_tokens=9, **more)) == 200
+    assert [each.fields["reasoning_effort"] for each in engine.received] == ["low", "high"]
+
+
 async def test_another_model_gets_its_own_parameters(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
     agent = await start(
         {"model_name": "small", "forced_params": {"temperature": 0}},
