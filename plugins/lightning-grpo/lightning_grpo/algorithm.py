@@ -163,7 +163,7 @@ class GRPO(Algorithm):
 
     def _check(self, n_train: int) -> None:
         """Refuse what cannot work, before the model is loaded."""
-        least = self.options.validate_every - 2
+        least = min(self.options.validate_every, self.options.steps) - 1
         keep = None if self._trainer is None else self.get_trainer().keep_spans
         if keep is not None and keep < least:
             raise ConfigError(

@@ -66,7 +66,7 @@ class Policy:
         """Whether it computes in bf16."""
         self.lock = threading.RLock()
         """Held by the thread that uses the model."""
-        self.version = 0
+        self.version = self._begun = 0
         """How many steps it has learned from."""
         config = AutoConfig.from_pretrained(path)
         if hasattr(config, "vision_config"):
@@ -155,10 +155,12 @@ class Policy:
         self.optimizer.zero_grad()
         return norm
 
-    def begin(self, version: int, more: int = 0) -> None:
-        """Say how many steps it has learned from: what it samples then depends on these, and on nothing before."""
-        self.version = version
-        self.generator.begin(version, more)
+    def begin(self, version: int, begun: int | None = None) -> None:
+        """Say how many steps it has learned from, and how many rollouts a run had when it was taken up: what it samples
+        then depends on these, and on nothing before.
+        """
+        self.version, self._begun = version, self._begun if begun is None else begun
+        self.generator.begin(version, self._begun)
 
     def rest(self) -> None:
         """Return when no other thread uses it."""

@@ -32,7 +32,7 @@ class Best(NamedTuple):
 
     step: int
     rewards: dict[int, float]
-    """Of each validation sample that has one."""
+    """The last of each validation sample that had one."""
     model: str
     """The folder, or the model that the training began with."""
 
@@ -75,7 +75,7 @@ class Training(Serving):
         if (state := self._folder / _STATE).exists():
             record = await asyncio.to_thread(self._policy.load_state, state)
             step, rewards, _ = record["best"]
-            self._best = Best(step, rewards, self._model_of(step))  # the folder may have been moved
+            self._best = Best(step, dict(rewards or {}), self._model_of(step))  # the folder may have been moved
             self._metrics = record["metrics"]
         begun = (await self._store.query_rollouts(limit=0)).total
         self._policy.begin(self._policy.version, begun)  # of a group that a kill cut short no answer is sampled twice
@@ -210,9 +210,9 @@ class Training(Serving):
         rewards = {task: each.reward for task, each in enumerate(ended) if each.reward is not None}
         before = {} if self._best is None else self._best.rewards
         shared = rewards.keys() & before.keys()  # to lose the hard ones gains nothing
-        is_compared = len(shared) >= MIN_SHARED * len(before)
-        if (is_compared and sum(rewards[each] - before[each] for each in shared) > 0) or not before:
-            await self._keep_best(Best(step, rewards, model), resources)
+        gain = sum(rewards[each] - before[each] for each in shared)
+        if len(shared) >= MIN_SHARED * len(before) and (gain, len(rewards)) > (0, len(before)):
+            await self._keep_best(Best(step, {**before, **rewards}, model), resources)
         return metrics
 
     async def _test(self, model: str) -> float:

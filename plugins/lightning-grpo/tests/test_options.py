@@ -166,8 +166,8 @@ async def test_weights_that_lose_the_hard_samples_are_not_the_best(
 
 
 async def test_spans_that_a_resumed_run_learns_from_are_kept(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm=GRPO(str(make_tiny_model(tmp_path)), validate_every=6, steps=1), keep_spans=3)
-    with pytest.raises(ConfigError, match=r"keep_spans is 3; .* keep those of 4 or more, or make validate_every"):
+    trainer = Trainer(algorithm=GRPO(str(make_tiny_model(tmp_path)), validate_every=6), keep_spans=4)
+    with pytest.raises(ConfigError, match=r"keep_spans is 4; .* keep those of 5 or more, or make validate_every"):
         await trainer.fit_async(first_step_is_best, letter_tasks(0, 8))
 
 

@@ -16,7 +16,7 @@ import aiohttp
 from pydantic_core import from_json
 from yarl import URL
 
-from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
+from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest, StoreClosed, StoreError, StoreUnavailable
 from lightning_http.messages import ERRORS, LEASE_HEADER, PENDING_HEADER, PREFIX, RETRIED_STATUSES, RUN_HEADER
 
 logger = logging.getLogger(__name__)
@@ -289,14 +289,16 @@ class Connection:
         try:
             error = from_json(payload)
             name, message = str(error["error"]), str(error["message"])
-        except (ValueError, TypeError, KeyError):  # a gateway between, which may take smaller requests than the store
-            name, message = "InvalidRequest" if status == 413 else "", _shown(payload)
+        except (ValueError, TypeError, KeyError):
+            name, message = "", _shown(payload)
         if status in RETRIED_STATUSES:
             return _OutOfReach(f"it answered {status}: {message}")
         if status in (401, 403):
             return AccessDenied(f"the store at {self.url} refuses: {message}")
         if name in ERRORS:
             return ERRORS[name](message)
+        if status == 413:  # of a gateway, which takes smaller requests than the store
+            return InvalidRequest(f"{self.url} answered 413: {message}")
         if name:
             return StoreError(f"the store at {self.url} answered {status}: {message}")
         return self._no_store(status, payload)

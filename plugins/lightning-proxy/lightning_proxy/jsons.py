@@ -1,4 +1,4 @@
-"""JSON, never refused for what the standard library takes."""
+"""JSON, with what engines send beyond it."""
 
 import json
 from typing import Any
@@ -15,7 +15,9 @@ def parse(data: bytes) -> Any:
     try:
         return from_json(data)  # NaN, too, which engines say of log-probabilities
     except ValueError as exc:
-        try:  # what is deep, or half of a surrogate pair, which an engine sends when it cuts a text between two tokens
+        if b"\\u" not in data:
+            raise
+        try:  # half of a surrogate pair, which an engine sends when it cuts a text between two tokens
             return json.loads(data)
         except (ValueError, RecursionError):
             raise exc from None

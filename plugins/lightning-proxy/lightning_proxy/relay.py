@@ -124,8 +124,6 @@ class _Relay:
         outcome.answer = self._backends.read(fields)
         if (given_up := _given_up(fields)) is not None:
             raise given_up
-        if outcome.answer.failure is not None:
-            body = self._replica.hide_keys_in(body)
         if not self._backends.has_answer(fields):  # an error, with the status of an answer
             outcome.status = _error_status(fields["error"])
             if self._conversion is not None:
@@ -140,6 +138,8 @@ class _Relay:
             if response.added:
                 self._dialect.strip(fields, response.added)
                 body = dump(fields)
+        if outcome.answer.failure is not None:
+            body = self._replica.hide_keys_in(body)
         await call.request.respond(outcome.status, body, _headers_of(response))
 
     def _error(self, status: int, message: str, kind: str) -> bytes:

@@ -113,6 +113,14 @@ async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(ser
     assert (await agent.span()).status.description == "not with ***"
 
 
+async def test_the_key_is_in_no_answer_with_an_error_beside_it(serve: Serve, engine: FakeEngine) -> None:
+    agent = await serve(params={"api_key": KEY, "return_token_ids": True})
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}
+    answering(engine, {"id": "c", "choices": [choice], "error": {"message": f"not with {KEY}"}})
+    async with agent.chat() as answered:
+        assert "not with ***" in await answered.text()
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_the_key_is_in_no_answer_that_failed(serve: Serve, engine: FakeEngine, is_stream: bool) -> None:
     agent = await serve(params={"headers": {"Authorization": f"Bearer {KEY}"}})

@@ -40,14 +40,11 @@ def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
     log, log_copy = Path(f"{source}-wal"), Path(f"{target}-wal")
     try:
         for _ in range(TRIES):
-            before = _generation(source, log)
-            with (
-                _reading,  # one place in the file for all of a process
-                open(_descriptor(source), "rb", closefd=False) as reader,
-                open(target, "wb", opener=_private) as writer,
-            ):
-                reader.seek(0)
-                shutil.copyfileobj(reader, writer)
+            with _reading, open(target, "wb", opener=_private) as writer:  # a process has one place in the file
+                before = _generation(source, log)
+                with open(_descriptor(source), "rb", closefd=False) as reader:
+                    reader.seek(0)
+                    shutil.copyfileobj(reader, writer)
             log_copy.unlink(missing_ok=True)
             if log.exists():
                 with open(log, "rb") as reader, open(log_copy, "wb", opener=_private) as writer:
