@@ -2,8 +2,10 @@
 
 import json
 import logging
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.call import Limits
 
@@ -253,17 +255,8 @@ async def test_a_packed_body_is_unpacked_up_to_the_limit(memory, ask):
         assert (await ask("POST", url, data=packed, headers=headers))[0] == 415
 
 
-@pytest.mark.parametrize(
-    ("status", "content_type", "text"),
-    [
-        (404, "text/plain", "nothing here"),
-        (200, "text/html", "<html>hello</html>"),
-        (200, "application/json", '{"hello": "there"}'),
-    ],
-)
-async def test_something_else_on_the_port_is_told_apart(status, content_type, text):
-    from aiohttp import web
-
+@asynccontextmanager
+async def client_of_another(status, content_type, text):
     async def other(_: web.Request) -> web.Response:
         return web.Response(status=status, text=text, content_type=content_type)
 
@@ -273,28 +266,28 @@ async def test_something_else_on_the_port_is_told_apart(status, content_type, te
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    for call in (client.dequeue_rollout(), client.statistics(), client.dequeue_rollout(wait_seconds=5)):
-        with pytest.raises(StoreError, match=f"answered {status}: '{text}'; is it a Lightning store"):
-            await call
+    yield client
     await client.aclose()
     await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "text"),
+    [
+        (404, "text/plain", "nothing here"),
+        (200, "text/html", "<html>hello</html>"),
+        (200, "application/json", '{"hello": "there"}'),
+    ],
+)
+async def test_something_else_on_the_port_is_told_apart(status, content_type, text):
+    async with client_of_another(status, content_type, text) as client:
+        for call in (client.dequeue_rollout(), client.statistics(), client.dequeue_rollout(wait_seconds=5)):
+            with pytest.raises(StoreError, match=f"answered {status}: '{text}'; is it a Lightning store"):
+                await call
 
 
 async def test_a_gateway_that_takes_smaller_requests_than_the_store_refuses_one_and_is_no_outage():
-    from aiohttp import web
-
-    async def gateway(_: web.Request) -> web.Response:
-        return web.Response(status=413, text="<html>413 Request Entity Too Large</html>", content_type="text/html")
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", gateway)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    with pytest.raises(InvalidRequest, match="413 Request Entity Too Large"):
-        await client.add_many_spans([])
-    with pytest.raises(InvalidRequest, match="413 Request Entity Too Large"):
-        await client.enqueue_rollout("x")
-    await client.aclose()
-    await runner.cleanup()
+    async with client_of_another(413, "text/html", "<html>413 Request Entity Too Large</html>") as client:
+        for call in (client.add_many_spans([]), client.enqueue_rollout("x")):
+            with pytest.raises(InvalidRequest, match="413 Request Entity Too Large"):
+                await call
